@@ -1,0 +1,161 @@
+"""Clusters: devices, links between them, and the route that two devices use.
+
+Vertices of the link graph are device ids and, freely, names of switches. A hierarchy is the common short form (see
+`profiles.catalogue`); any link graph is allowed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from planner.graph import NOUN_CONFIG
+
+
+class DeviceKind(StrEnum):
+    """What a device is to the search models: in `blocking`, a `cpu` pays no transfer time (Tarnawski et al. 2020)."""
+
+    ACCELERATOR = "accelerator"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceType:
+    """A kind of device, with the figures that an analytic profile needs.
+
+    `peak_flops_per_s` is dense (no sparsity) per dtype. `reserved_bytes` is memory that a process never gets for
+    tensors: context, libraries, fragmentation. `source` says where the figures come from.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    name: str
+    memory_bytes: int
+    kind: DeviceKind = DeviceKind.ACCELERATOR
+    reserved_bytes: int = 0
+    peak_flops_per_s: dict[str, float] | None = None
+    memory_bandwidth_bytes_per_s: float | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device. `free_memory_bytes` overrides its type's memory (then nothing more is reserved)."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    id: str
+    type: str
+    free_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A full-duplex link between two devices or switches: bandwidth per direction, latency one way.
+
+    `shared` links carry one transfer at a time in each direction; on the others every pair of devices has the full
+    bandwidth for itself.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    a: str
+    b: str
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+    shared: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Devices in placement order, their types and the links between them. Checked by `Problem`."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    device_types: tuple[DeviceType, ...]
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...] = ()
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """How two devices reach each other: the narrowest link's bandwidth, the summed latency, the links in order.
+
+    `hops` holds (link number, True when it is crossed from `a` to `b`).
+    """
+
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    hops: tuple[tuple[int, bool], ...] = ()
+
+    def seconds(self, num_bytes: float) -> float:
+        """Seconds of one transfer of `num_bytes` (cut-through: the narrowest link sets the pace)."""
+        return self.latency_s + num_bytes / self.bandwidth_bytes_per_s if num_bytes else 0.0
+
+
+LOCAL_ROUTE = Route(bandwidth_bytes_per_s=float("inf"), latency_s=0.0)
+"""From a device to itself."""
+
+
+class Network:
+    """Routes over a cluster's links: the widest path, among those the one with the fewest hops.
+
+    Routes are found on demand and remembered: O(links) for a new pair.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._links = cluster.links
+        self._neighbours: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        for number, link in enumerate(cluster.links):
+            self._neighbours[link.a].append((link.b, number))
+            self._neighbours[link.b].append((link.a, number))
+        self._widths = sorted({link.bandwidth_bytes_per_s for link in cluster.links}, reverse=True)
+        self._known: dict[tuple[str, str], Route | None] = {}
+
+    def route(self, source: str, target: str) -> Route | None:
+        """The route from `source` to `target`; None when no path of links joins them."""
+        if source == target:
+            return LOCAL_ROUTE
+        key = (source, target)
+        if key not in self._known:
+            self._known[key] = self._find(source, target)
+        return self._known[key]
+
+    def _find(self, source: str, target: str) -> Route | None:
+        low, high, found = 0, len(self._widths) - 1, None
+        while low <= high:  # the widest bandwidth at which the two are still connected
+            middle = (low + high) // 2
+            hops = self._shortest(source, target, self._widths[middle])
+            if hops is None:
+                low = middle + 1
+            else:
+                found, high = hops, middle - 1
+        if found is None:
+            return None
+        links = [self._links[number] for number, _ in found]
+        return Route(
+            bandwidth_bytes_per_s=min(link.bandwidth_bytes_per_s for link in links),
+            latency_s=sum(link.latency_s for link in links),
+            hops=found,
+        )
+
+    def _shortest(self, source: str, target: str, width: float) -> tuple[tuple[int, bool], ...] | None:
+        came: dict[str, tuple[str, int]] = {source: ("", -1)}
+        queue = deque([source])
+        while queue and target not in came:
+            here = queue.popleft()
+            for there, number in self._neighbours[here]:
+                if there not in came and self._links[number].bandwidth_bytes_per_s >= width:
+                    came[there] = (here, number)
+                    queue.append(there)
+        if target not in came:
+            return None
+        hops: list[tuple[int, bool]] = []
+        while target != source:
+            before, number = came[target]
+            hops.append((number, self._links[number].a == before))
+            target = before
+        return tuple(reversed(hops))

@@ -1,0 +1,63 @@
+"""What to search for, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from planner.graph import NOUN_CONFIG
+from planner.workload import ReplicaMode
+
+
+class Objective(StrEnum):
+    """What is minimised: the time of one synchronous iteration, or the bottleneck stage's period."""
+
+    ITERATION_TIME = "iteration_time"
+    THROUGHPUT = "throughput"
+
+
+class SearchModel(StrEnum):
+    """The closed form that a search minimises; `docs/cost-model.md` section 6 states each.
+
+    `closed`: transfers cost latency only, each over one whole link. `blocking`: transfers count once per tensor at
+    each end (Tarnawski et al. 2020, Archer et al. 2024). `overlapped`: links are resources beside the stages.
+    """
+
+    CLOSED = "closed"
+    BLOCKING = "blocking"
+    OVERLAPPED = "overlapped"
+
+
+class Replication(StrEnum):
+    """Which replication degrees are searched: any per stage, one for all stages, or none."""
+
+    ANY = "any"
+    EQUAL = "equal"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """One search. None (or `auto`) leaves the choice to the planner.
+
+    `search_model` defaults to the workload's communication. `num_finalists` candidates are simulated.
+    `time_limit_s` bounds the whole search, `seed` all randomness.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    objective: Objective = Objective.ITERATION_TIME
+    search_model: SearchModel | None = None
+    optimizer: str = "auto"
+    schedule: str = "auto"
+    num_stages: int | None = None
+    replication: Replication = Replication.ANY
+    replica_mode: ReplicaMode = ReplicaMode.SPLIT
+    num_finalists: int = 8
+    time_limit_s: float = 60.0
+    seed: int = 0
+
+
+MAX_TIME_LIMIT_S = 7200.0
+MAX_NUM_FINALISTS = 1000

@@ -1,0 +1,76 @@
+"""Profiles: what each layer costs on one type of device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from planner.graph import NOUN_CONFIG
+
+DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8": 1, "int8": 1}
+"""Bytes of one parameter or activation element per dtype name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCost:
+    """Cost of one layer for one microbatch on one device (or on one member of a tensor-parallel group).
+
+    Seconds are compute only, collectives and transfers are priced by `planner.costs`. `activation_bytes` is what is
+    kept from the forward until the backward pass; `workspace_bytes` is needed while the layer runs.
+    `optimizer_s` is the optimizer step of the layer's parameters, once per iteration.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    forward_s: float
+    backward_s: float = 0.0
+    backward_input_s: float | None = None
+    backward_weight_s: float | None = None
+    activation_bytes: int = 0
+    workspace_bytes: int = 0
+    optimizer_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostTable:
+    """Costs of all layers at one microbatch size, tensor degree and sequence length.
+
+    A layer that is missing here cannot run on the profile's device type.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    microbatch_size: int
+    tensor: int = 1
+    sequence_length: int | None = None
+    layers: dict[str, LayerCost]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where a profile comes from: how it was made, with what, when, and remarks such as a drifting host."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    method: str = "unknown"
+    tool: str = ""
+    created: str = ""
+    host: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Costs of a model's layers on one device type.
+
+    `dtype` is the dtype of `Layer.parameter_bytes`. `action_overhead_s` is charged once for each forward or backward
+    of a whole stage (launch and runtime bookkeeping). Between measured microbatch sizes costs are affine.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    device_type: str
+    dtype: str = "float32"
+    tables: tuple[CostTable, ...]
+    action_overhead_s: float = 0.0
+    provenance: Provenance = field(default_factory=Provenance)

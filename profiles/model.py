@@ -1,0 +1,61 @@
+"""What a source yields: a model's graph with its costs, measured or still to be priced.
+
+`ProfiledModel` is what `pipeplan profile` writes and `pipeplan plan` reads. `ModelRecord` holds a model's work without
+seconds (FLOPs and bytes), so that `profiles.analytic` can price it for any device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from planner.cluster import Cluster
+from planner.graph import NOUN_CONFIG, LayerGraph
+from planner.profile import Profile, Provenance
+from planner.workload import Inference, Training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledModel:
+    """A layer graph with costs, and the cluster and workload where the source file carries them."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    graph: LayerGraph
+    profiles: tuple[Profile, ...]
+    cluster: Cluster | None = None
+    workload: Training | Inference | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWork:
+    """What one layer does per sample: FLOPs, bytes that it must move to and from memory, bytes that it keeps.
+
+    `*_moved_bytes` and `activation_bytes` are per sample; `weight_bytes` is read once per pass whatever the microbatch
+    size. All in the record's dtype, for tensor degree 1; with tensor and sequence parallelism every kept byte is
+    divided by the degree.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    forward_flops: float
+    backward_flops: float
+    forward_moved_bytes: float = 0.0
+    backward_moved_bytes: float = 0.0
+    weight_bytes: int = 0
+    activation_bytes: int = 0
+    workspace_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRecord:
+    """A model's graph and work at one sequence length (None where the model has none), without any device."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    name: str
+    dtype: str
+    sequence_length: int | None
+    graph: LayerGraph
+    work: dict[str, LayerWork]
+    provenance: Provenance = field(default_factory=Provenance)
