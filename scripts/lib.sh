@@ -45,7 +45,7 @@ make_venv() {
 
 # pip with the pins; its long listing only where somebody watches.
 pinned_install() {
-    local quiet=--quiet
+    local quiet=-qq
     [ -t 1 ] && quiet=--progress-bar=on
     "$VENV/bin/python" -m pip install "$quiet" --constraint constraints.txt "$@"
 }
