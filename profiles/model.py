@@ -7,12 +7,20 @@ seconds (FLOPs and bytes), so that `profiles.analytic` can price it for any devi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, ClassVar
 
 from planner.cluster import Cluster
 from planner.graph import NOUN_CONFIG, LayerGraph
 from planner.profile import Profile, Provenance
 from planner.workload import Inference, Training
+
+
+class Grain(StrEnum):
+    """How fine a traced model is cut into layers: repeated blocks (transformer layers), or single modules."""
+
+    BLOCK = "block"
+    MODULE = "module"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,135 @@
+"""torch.export of a model into a plain `fx.GraphModule` with the model's own parameters."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils.hooks import RemovableHandle
+
+from planner.errors import InputError
+from planner.runtime.program import RunnableModel
+
+ASSERTIONS = ("aten::_assert_tensor_metadata", "aten::sym_constrain_range", "aten::_assert_scalar")
+"""Operators that only check what the trace already fixed: they are dropped."""
+
+
+def capture(runnable: RunnableModel, batch_size: int) -> fx.GraphModule:
+    """The model's operators as a flat graph: positional tensors in, one tensor out.
+
+    Parameters and buffers are those of `runnable.model` (the same objects under the same names), so that training
+    the result trains the model. Works with real, meta and fake tensors. The model is left as `make_deterministic`
+    leaves it. InputError when torch.export cannot follow the model; the message names the module and the line.
+    """
+    make_deterministic(runnable.model)
+    inputs, _ = runnable.make_batch(batch_size, 0)
+    exported = _export(runnable, inputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module: fx.GraphModule = exported.module()
+    return _flatten(module, runnable)
+
+
+def make_deterministic(model: nn.Module) -> None:
+    """Training without chance: same input, same output, and gradients for every parameter.
+
+    Everything is in evaluation mode (dropout, stochastic depth and layer drop are off) except normalisation with
+    running statistics: it normalises with the statistics of the microbatch, as in training. In-place activations
+    are made out of place, so that no layer changes what another one keeps.
+    """
+    model.eval()
+    for module in model.modules():
+        if getattr(module, "track_running_stats", False) and hasattr(module, "running_mean"):
+            module.train()
+        if getattr(module, "inplace", False) is True:
+            module.inplace = False  # type: ignore[assignment]
+
+
+def _export(runnable: RunnableModel, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
+    with _ModuleStack(runnable.model) as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return torch.export.export(runnable.model, inputs, strict=False)
+        except Exception as fault:
+            raise InputError(_explain(runnable, stack.innermost, fault)) from fault
+
+
+def _explain(runnable: RunnableModel, module: str, fault: Exception) -> str:
+    first_line = (str(fault).strip().splitlines() or [""])[0][:300]
+    return (
+        f"model {runnable.name!r} cannot be traced: module {module or '(top)'!r} fails at {_operator(fault)} with "
+        f"{type(fault).__name__}: {first_line}; make that module's shapes and control flow independent of the data "
+        "(for mixtures of experts: experts implementation 'batched_mm'); no grain helps, the operator itself is refused"
+    )
+
+
+def _operator(fault: Exception) -> str:
+    """The last line of model code (outside torch) in the traceback: where the operator is called."""
+    frames = [f for f in traceback.extract_tb(fault.__traceback__) if "/torch/" not in f.filename.replace("\\", "/")]
+    if not frames:
+        return "an unknown line"
+    last = frames[-1]
+    return f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno} `{(last.line or last.name)[:120]}`"
+
+
+class _ModuleStack:
+    """Follows which submodule runs, to name it when the export fails."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._model = model
+        self._running: list[str] = []
+        self._hooks: list[RemovableHandle] = []
+
+    @property
+    def innermost(self) -> str:
+        return self._running[-1] if self._running else ""
+
+    def __enter__(self) -> _ModuleStack:
+        for module in self._model.modules():
+            self._hooks.append(module.register_forward_pre_hook(self._enter))
+            self._hooks.append(module.register_forward_hook(self._leave))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        self._running.append(self._names.get(id(module), ""))
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._running.pop()
+
+
+def _flatten(module: fx.GraphModule, runnable: RunnableModel) -> fx.GraphModule:
+    """Drops guards, assertions and dead operators; one flat signature, one output tensor."""
+    graph = module.graph
+    for node in reversed(graph.nodes):
+        if node.op == "call_module" or (node.op == "call_function" and _name(node) in ASSERTIONS):
+            graph.erase_node(node)
+    output = graph.output_node()
+    results = output.args[0] if isinstance(output.args[0], (tuple, list)) else [output.args[0]]
+    if len(results) != 1 or not isinstance(results[0], fx.Node):
+        raise InputError(
+            f"model {runnable.name!r} returns {len(results)} values: wrap it so that forward returns one tensor "
+            "(for transformers models: the logits)"
+        )
+    output.args = (results[0],)
+    graph.set_codegen(fx.graph.CodeGen())
+    graph.eliminate_dead_code()
+    for node in reversed(graph.nodes):
+        if node.op == "get_attr" and not node.users:
+            graph.erase_node(node)
+    flat = fx.GraphModule(module, graph, class_name="Traced")
+    flat.train()
+    return flat
+
+
+def _name(node: fx.Node) -> str:
+    schema = getattr(node.target, "_schema", None)
+    return schema.name if schema is not None else str(node.target)

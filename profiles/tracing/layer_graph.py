@@ -1,0 +1,147 @@
+"""The `LayerGraph` of a trace: parameters, tensors between layers, ties and tensor-parallel traffic."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+from torch import fx, nn
+
+from planner.errors import InputError
+from planner.graph import Edge, Layer, LayerGraph, TiedParameters
+from planner.runtime.program import LOSS_LAYER
+from profiles.tracing.collectives import collective_bytes
+from profiles.tracing.grouping import attribute
+
+
+def build_graph(
+    module: fx.GraphModule, model: nn.Module, layer_of: dict[str, str], batch_size: int, name: str
+) -> LayerGraph:
+    """Layers in the order of the trace, then the loss layer, which reads the model's output and is colocated with it.
+
+    Sizes are exact: bytes of the traced tensors divided by `batch_size` (rounded up for the rare tensor without a
+    batch dimension). Parameters are counted in every layer that reads them; those that several layers read are tied.
+    Parameters that the forward pass never reads are in no layer.
+    """
+    ids = list(dict.fromkeys(layer_of.values()))
+    parameters = layer_parameters(module, layer_of)
+    reduced = collective_bytes(module, layer_of, batch_size)
+    layers = [_layer(i, model, parameters[i], reduced.get(i, 0)) for i in ids]
+    output = module.graph.output_node().all_input_nodes[0]
+    if output.name not in layer_of:
+        raise InputError(f"the output of model {name!r} depends on no input and no parameter: check its forward")
+    last = layer_of[output.name]
+    return LayerGraph(
+        layers=(*layers, Layer(id=LOSS_LAYER, op="loss")),
+        edges=(*_edges(module, layer_of, batch_size), _edge(output, last, LOSS_LAYER, batch_size, has_gradient=True)),
+        tied=_tied(parameters),
+        colocated=((last, LOSS_LAYER),),
+        name=name,
+    )
+
+
+def crossing_tensors(module: fx.GraphModule, layer_of: dict[str, str]) -> dict[fx.Node, list[str]]:
+    """Producing operator -> the other layers that read its tensor, both in the order of the trace."""
+    readers: dict[fx.Node, list[str]] = {}
+    for node in module.graph.nodes:
+        home = layer_of.get(node.name)
+        if home is None:
+            continue
+        others = dict.fromkeys(layer_of[user.name] for user in node.users if user.name in layer_of)
+        others.pop(home, None)
+        if others:
+            readers[node] = list(others)
+    return readers
+
+
+def layer_parameters(module: fx.GraphModule, layer_of: dict[str, str]) -> dict[str, dict[int, nn.Parameter]]:
+    """Layer id -> the parameters that it reads, by identity."""
+    found: dict[str, dict[int, nn.Parameter]] = {layer: {} for layer in layer_of.values()}
+    for node in module.graph.nodes:
+        if node.op != "get_attr":
+            continue
+        value = attribute(module, node)
+        if isinstance(value, nn.Parameter):
+            for user in node.users:
+                found[layer_of[user.name]][id(value)] = value
+    return found
+
+
+def _layer(layer: str, model: nn.Module, parameters: dict[int, nn.Parameter], reduced: int) -> Layer:
+    values = parameters.values()
+    return Layer(
+        id=layer,
+        op=_class_name(model, layer.partition("#")[0]),
+        parameter_bytes=sum(_bytes(p) for p in values),
+        replicated_parameter_bytes=sum(_bytes(p) for p in values if p.dim() <= 1),
+        tensor_collective_bytes_per_sample=reduced,
+        trainable=any(p.requires_grad for p in values) or not parameters,
+    )
+
+
+def _class_name(model: nn.Module, path: str) -> str:
+    try:
+        return type(model.get_submodule(path)).__name__
+    except AttributeError:
+        return type(model).__name__
+
+
+def _edges(module: fx.GraphModule, layer_of: dict[str, str], batch_size: int) -> list[Edge]:
+    trained = _carry_gradient(module)
+    return [
+        _edge(node, layer_of[node.name], reader, batch_size, has_gradient=node in trained)
+        for node, readers in crossing_tensors(module, layer_of).items()
+        for reader in readers
+    ]
+
+
+def _edge(node: fx.Node, source: str, target: str, batch_size: int, *, has_gradient: bool) -> Edge:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        raise InputError(
+            f"operator {node.name!r} ({node.target}) of layer {source!r} hands a {type(value).__name__} to layer "
+            f"{target!r}, which only tensors can be: trace with the coarser grain 'block', or return a tensor there"
+        )
+    return Edge(
+        source=source,
+        target=target,
+        tensor=node.name,
+        bytes_per_sample=-(-_bytes(value) // batch_size),
+        has_gradient=has_gradient and value.is_floating_point(),
+    )
+
+
+def _carry_gradient(module: fx.GraphModule) -> set[fx.Node]:
+    """Floating tensors that depend on a trainable parameter."""
+    trained: set[fx.Node] = set()
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            if attribute(module, node).requires_grad:
+                trained.add(node)
+        elif not trained.isdisjoint(node.all_input_nodes) and _is_floating(node):
+            trained.add(node)
+    return trained
+
+
+def _is_floating(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return not isinstance(value, torch.Tensor) or value.is_floating_point()
+
+
+def _tied(parameters: dict[str, dict[int, nn.Parameter]]) -> tuple[TiedParameters, ...]:
+    """One entry per set of layers that share parameters, with the bytes that exactly this set shares."""
+    readers: dict[int, list[str]] = defaultdict(list)
+    sizes: dict[int, int] = {}
+    for layer, members in parameters.items():
+        for key, parameter in members.items():
+            readers[key].append(layer)
+            sizes[key] = _bytes(parameter)
+    shared: dict[tuple[str, ...], int] = defaultdict(int)
+    for key, layers in readers.items():
+        if len(layers) > 1:
+            shared[tuple(layers)] += sizes[key]
+    return tuple(TiedParameters(layers=layers, parameter_bytes=size) for layers, size in shared.items())
+
+
+def _bytes(value: torch.Tensor) -> int:
+    return value.numel() * value.element_size()
