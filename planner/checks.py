@@ -13,8 +13,9 @@ from planner.profile import DTYPE_BYTES, LayerCost, Profile
 from planner.workload import Inference, Training
 
 MAX_ID_LENGTH = 512
-MAX_BYTES = 2**60
-"""No single size may exceed one exbibyte; sums then stay far from any overflow."""
+MAX_BYTES = 2**50
+"""No single size may exceed one pebibyte, and no sum over a model eight: every product stays within 64 bits."""
+MAX_TOTAL_BYTES = 2**53
 MAX_SECONDS = 1e9
 MAX_COUNT = 10**9
 MIN_BANDWIDTH_BYTES_PER_S = 1.0
@@ -76,6 +77,8 @@ def check_graph(graph: LayerGraph) -> None:
             f"{at}/tensor_collective_bytes_per_sample",
         )
         check_number(layer.visits, f"{name}: visits", f"{at}/visits", high=MAX_COUNT)
+    total = sum(layer.parameter_bytes for layer in graph.layers)
+    check_number(total, "the sum of parameter_bytes", "/graph/layers", high=MAX_TOTAL_BYTES)
     known = {layer.id for layer in graph.layers}
     _check_edges(graph, known)
     _check_sets(graph, known)
@@ -87,10 +90,16 @@ def _check_edges(graph: LayerGraph, known: set[str]) -> None:
         at = f"/graph/edges/{number}"
         for end, name in (("source", edge.source), ("target", edge.target)):
             if name not in known:
-                raise InputError(f"edge {number}: {end} {name!r} is not a layer: add it or fix the id", pointer=f"{at}/{end}")
+                raise InputError(
+                    f"edge {number}: {end} {name!r} is not a layer: add it or fix the id", pointer=f"{at}/{end}"
+                )
         if edge.source == edge.target:
             raise InputError(f"edge {number} joins layer {edge.source!r} to itself: remove it", pointer=at)
-        check_number(edge.bytes_per_sample, f"edge {edge.source!r} -> {edge.target!r}: bytes_per_sample", f"{at}/bytes_per_sample")
+        check_number(
+            edge.bytes_per_sample,
+            f"edge {edge.source!r} -> {edge.target!r}: bytes_per_sample",
+            f"{at}/bytes_per_sample",
+        )
         key = (edge.source, edge.target, edge.tensor)
         if key in seen:
             raise InputError(
@@ -141,7 +150,9 @@ def check_cluster(cluster: Cluster) -> None:
                 pointer=f"{at}/type",
             )
         if device.free_memory_bytes is not None:
-            check_number(device.free_memory_bytes, f"device {device.id!r}: free_memory_bytes", f"{at}/free_memory_bytes")
+            check_number(
+                device.free_memory_bytes, f"device {device.id!r}: free_memory_bytes", f"{at}/free_memory_bytes"
+            )
     _check_links(cluster)
 
 
@@ -197,9 +208,16 @@ def check_profiles(profiles: tuple[Profile, ...], graph: LayerGraph, cluster: Cl
                 f"profile {number} has the unknown dtype {profile.dtype!r}: use one of {', '.join(DTYPE_BYTES)}",
                 pointer=f"{at}/dtype",
             )
-        check_number(profile.action_overhead_s, f"profile {number}: action_overhead_s", f"{at}/action_overhead_s", high=MAX_SECONDS)
+        check_number(
+            profile.action_overhead_s,
+            f"profile {number}: action_overhead_s",
+            f"{at}/action_overhead_s",
+            high=MAX_SECONDS,
+        )
         if not profile.tables:
-            raise InputError(f"profile {number} has no cost table: give one per microbatch size", pointer=f"{at}/tables")
+            raise InputError(
+                f"profile {number} has no cost table: give one per microbatch size", pointer=f"{at}/tables"
+            )
         _check_tables(profile, at, known)
     used = {device.type for device in cluster.devices}
     if not any(profile.device_type in used for profile in profiles):
@@ -213,7 +231,9 @@ def _check_tables(profile: Profile, at: str, known: set[str]) -> None:
     seen: set[tuple[int, int, int | None]] = set()
     for number, table in enumerate(profile.tables):
         here = f"{at}/tables/{number}"
-        check_number(table.microbatch_size, "cost table: microbatch_size", f"{here}/microbatch_size", low=1, high=MAX_COUNT)
+        check_number(
+            table.microbatch_size, "cost table: microbatch_size", f"{here}/microbatch_size", low=1, high=MAX_COUNT
+        )
         check_number(table.tensor, "cost table: tensor degree", f"{here}/tensor", low=1, high=MAX_COUNT)
         key = (table.microbatch_size, table.tensor, table.sequence_length)
         if key in seen:
@@ -259,7 +279,9 @@ def check_workload(workload: Training | Inference, num_devices: int) -> None:
             )
     if workload.sequence_length is not None:
         check_number(workload.sequence_length, "sequence_length", f"{at}/sequence_length", low=1, high=MAX_COUNT)
-    check_number(workload.tensor, "tensor degree (bounded by the number of devices)", f"{at}/tensor", low=1, high=num_devices)
+    check_number(
+        workload.tensor, "tensor degree (bounded by the number of devices)", f"{at}/tensor", low=1, high=num_devices
+    )
     for field in ("weight_bytes_per_parameter", "gradient_bytes_per_parameter", "optimizer_bytes_per_parameter"):
         if hasattr(workload, field):
             check_number(getattr(workload, field), field, f"{at}/{field}", high=1024)

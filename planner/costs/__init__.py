@@ -1,1 +1,1 @@
-
+"""The only pricing code there is: compute, transfers, collectives and memory of stages and plans."""

@@ -1,1 +1,1 @@
-
+"""The event simulator, and what it says about a plan."""

@@ -1,0 +1,85 @@
+"""Transfers between stages and collectives inside them. `docs/cost-model.md` sections 3 and 4."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.cluster import Route
+from planner.costs.parts import Number
+from planner.errors import InputError
+from planner.problem import Problem
+
+Group = tuple[str, ...]
+"""The devices of one replica."""
+
+
+def ring_all_reduce_s(num_bytes: Number, members: int, route: Route | None) -> Number:
+    """Seconds of a ring all-reduce of `num_bytes` among `members`: 2 (n-1) steps of n-th parts (Patarasuk 2009)."""
+    if members < 2 or route is None:
+        return 0.0 * num_bytes
+    steps = 2 * (members - 1)
+    return (num_bytes > 0) * steps * route.latency_s + steps * num_bytes / (members * route.bandwidth_bytes_per_s)
+
+
+def ring_gather_s(num_bytes: Number, members: int, route: Route | None) -> Number:
+    """Seconds of a ring all-gather (or reduce-scatter) whose full size is `num_bytes`: half an all-reduce."""
+    return ring_all_reduce_s(num_bytes, members, route) / 2
+
+
+def ring_route(problem: Problem, members: Sequence[str]) -> Route | None:
+    """The slowest route between neighbours of the ring over `members`, in their order; None for one member."""
+    if len(set(members)) < 2:
+        return None
+    pairs = zip(members, [*members[1:], members[0]], strict=True)
+    return slowest(problem, [(a, b) for a, b in pairs if a != b])
+
+
+def replica_ring_route(problem: Problem, replicas: Sequence[Group]) -> Route | None:
+    """The slowest of the rings that join the k-th devices of all replicas (gradient all-reduce)."""
+    if len(replicas) < 2:
+        return None
+    rings = [[group[k] for group in replicas] for k in range(len(replicas[0]))]
+    return _slower([ring_route(problem, ring) for ring in rings])
+
+
+def pipe_route(problem: Problem, senders: Sequence[Group], receivers: Sequence[Group]) -> Route:
+    """The slowest route over which a microbatch moves between two stages.
+
+    Replica j of the receivers talks to the replicas of the senders that hold its samples (contiguous shares); the
+    k-th device of a group talks to the k-th of the other.
+    """
+    pairs = {
+        (a[min(k, len(a) - 1)], b[min(k, len(b) - 1)])
+        for a, b in _talking(senders, receivers)
+        for k in range(max(len(a), len(b)))
+    }
+    return slowest(problem, sorted(pairs))
+
+
+def slowest(problem: Problem, pairs: Sequence[tuple[str, str]]) -> Route:
+    """The slowest route among device pairs; InputError when two devices have no path of links."""
+    routes = []
+    for a, b in pairs:
+        route = problem.network.route(a, b)
+        if route is None:
+            raise InputError(
+                f"devices {a!r} and {b!r} must exchange data, but no link joins them: add a link or keep them apart",
+                pointer="/cluster/links",
+            )
+        routes.append(route)
+    found = _slower(routes)
+    assert found is not None
+    return found
+
+
+def _slower(routes: Sequence[Route | None]) -> Route | None:
+    real = [route for route in routes if route is not None]
+    return min(real, key=lambda r: (r.bandwidth_bytes_per_s, -r.latency_s)) if real else None
+
+
+def _talking(senders: Sequence[Group], receivers: Sequence[Group]) -> list[tuple[Group, Group]]:
+    """Pairs of replicas that share samples when both sides split a microbatch into contiguous shares."""
+    s, r = len(senders), len(receivers)
+    return [
+        (senders[i], receivers[j]) for j in range(r) for i in range(s) if i * r < (j + 1) * s and j * s < (i + 1) * r
+    ]

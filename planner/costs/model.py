@@ -1,0 +1,260 @@
+"""The cost model: prices every stage, transfer and collective of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from planner.cluster import DeviceKind, Route
+from planner.costs.communication import pipe_route, replica_ring_route, ring_route, slowest
+from planner.costs.compute import LayerPrices, layer_prices
+from planner.costs.memory import kept_bytes_per_microbatch, memory_bytes, total_bytes
+from planner.costs.parts import StageParts, carries_gradient, parts_of
+from planner.costs.stage import StageSeconds, StageSetting, stage_seconds, tied_all_reduce_s
+from planner.errors import InputError
+from planner.plan import Plan, Stage
+from planner.problem import Problem
+from planner.schedules import SCHEDULES, PipelineShape
+from planner.timeline import MemoryParts
+from planner.workload import ReplicaMode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedStage:
+    """One stage of a plan with its prices. `layers` are positions; `period_share` divides its time per microbatch
+    (the replicas among which whole microbatches are dealt)."""
+
+    stage: Stage
+    layers: tuple[int, ...]
+    parts: StageParts
+    seconds: StageSeconds
+    sharers: int
+    dealt: int
+    is_cpu: bool
+    tied_s: float
+    kept_bytes: int
+    transient_bytes: int
+    in_flight: int
+    memory: MemoryParts
+
+    @property
+    def pass_s(self) -> float:
+        """Forward and backward seconds of one microbatch."""
+        return float(self.seconds.forward_s + self.seconds.backward_s)
+
+    @property
+    def tail_s(self) -> float:
+        """What the stage does once per iteration after its last backward."""
+        return float(self.seconds.all_reduce_s + self.tied_s + self.seconds.optimizer_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedTransfer:
+    """What stage `source` sends to stage `target` for one microbatch, and the gradients that come back.
+
+    `share` is by how many links at a time the replicas move it; `tensors` are the tensor numbers.
+    """
+
+    source: int
+    target: int
+    tensors: tuple[int, ...]
+    forward_bytes: int
+    backward_bytes: int
+    route: Route
+    share: int
+
+    def forward_s(self) -> float:
+        """Seconds of the activations of one microbatch."""
+        return self.route.seconds(self.forward_bytes / self.share)
+
+    def backward_s(self) -> float:
+        """Seconds of the gradients of one microbatch."""
+        return self.route.seconds(self.backward_bytes / self.share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedPlan:
+    """A plan with every price that the objective functions, the simulator and `verify` need."""
+
+    plan: Plan
+    shape: PipelineShape
+    stages: tuple[PricedStage, ...]
+    transfers: tuple[PricedTransfer, ...]
+
+
+class CostModel:
+    """Prices plans of one problem; remembers layer prices per device type, samples and tensor degree."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._prices: dict[tuple[str, float, int], LayerPrices] = {}
+
+    def layer_prices(self, device_type: str, samples: float, tensor: int) -> LayerPrices:
+        """See `planner.costs.compute.layer_prices`."""
+        key = (device_type, samples, tensor)
+        if key not in self._prices:
+            self._prices[key] = layer_prices(self.problem, device_type, samples, tensor)
+        return self._prices[key]
+
+    def price(self, plan: Plan) -> PricedPlan:
+        """Price a plan whose ids are known (`verify` checks that first).
+
+        Raises InputError for what has no price: unequal groups, degrees without costs, devices without a route.
+        """
+        stage_of = self._stage_of(plan)
+        shape = shape_of(self.problem, plan)
+        stages = tuple(self._stage(plan, shape, number, stage_of) for number in range(len(plan.stages)))
+        return PricedPlan(plan=plan, shape=shape, stages=stages, transfers=self._transfers(plan, stage_of))
+
+    @cached_property
+    def _is_cpu(self) -> dict[str, bool]:
+        return {kind.name: kind.kind is DeviceKind.CPU for kind in self.problem.cluster.device_types}
+
+    def _stage_of(self, plan: Plan) -> list[int]:
+        stage_of = [-1] * len(self.problem.index)
+        for number, stage in enumerate(plan.stages):
+            for name in stage.layers:
+                stage_of[self.problem.index.position[name]] = number
+        return stage_of
+
+    def _stage(self, plan: Plan, shape: PipelineShape, number: int, stage_of: list[int]) -> PricedStage:
+        stage = plan.stages[number]
+        check_degrees(stage, number)
+        sharers = 1 if plan.replica_mode is ReplicaMode.DEALT else len(stage.replicas)
+        layers = tuple(self.problem.index.positions(stage.layers))
+        by_type = {
+            kind: self._on_type(kind, stage, layers, sharers, plan.microbatch_size)
+            for kind in sorted({self.problem.devices[d].type for group in stage.replicas for d in group})
+        }
+        kind, (parts, seconds) = max(by_type.items(), key=lambda item: _slowness(item[1][1]))
+        in_flight = SCHEDULES[plan.schedule].in_flight(shape, number)
+        return PricedStage(
+            stage=stage,
+            layers=layers,
+            parts=parts,
+            seconds=seconds,
+            sharers=sharers,
+            dealt=shape.dealt[number],
+            is_cpu=self._is_cpu[kind],
+            tied_s=self._tied_s(plan, number, stage_of),
+            kept_bytes=kept_bytes_per_microbatch(
+                parts, self.problem.workload, stage.recomputation, stage.tensor, sharers
+            ),
+            transient_bytes=self._memory(parts, stage, kind, sharers, 0)["activations_bytes"],
+            in_flight=in_flight,
+            memory=self._memory_parts(parts, stage, kind, sharers, in_flight),
+        )
+
+    def _on_type(
+        self, kind: str, stage: Stage, layers: Sequence[int], sharers: int, microbatch_size: int
+    ) -> tuple[StageParts, StageSeconds]:
+        if kind not in self.problem.profile_of:
+            raise InputError(f"device type {kind!r} has no profile: profile it, or keep its devices idle")
+        prices = self.layer_prices(kind, microbatch_size / sharers, stage.tensor)
+        parts = parts_of(self.problem, prices, layers, microbatch_size)
+        return parts, stage_seconds(self.problem, parts, self._setting(kind, stage, sharers))
+
+    def _setting(self, kind: str, stage: Stage, sharers: int) -> StageSetting:
+        return StageSetting(
+            device_type=kind,
+            tensor=stage.tensor,
+            replicas=len(stage.replicas),
+            sharers=sharers,
+            zero=stage.zero,
+            recomputation=stage.recomputation,
+            group_route=ring_route(self.problem, stage.replicas[0]),
+            replica_route=replica_ring_route(self.problem, stage.replicas),
+        )
+
+    def _memory(self, parts: StageParts, stage: Stage, kind: str, sharers: int, in_flight: int) -> dict[str, int]:
+        return memory_bytes(
+            parts,
+            self.problem.workload,
+            dtype=self.problem.profile_of[kind].dtype,
+            tensor=stage.tensor,
+            replicas=len(stage.replicas),
+            sharers=sharers,
+            zero=stage.zero,
+            recomputation=stage.recomputation,
+            in_flight=in_flight,
+        )
+
+    def _memory_parts(self, parts: StageParts, stage: Stage, kind: str, sharers: int, in_flight: int) -> MemoryParts:
+        by_purpose = self._memory(parts, stage, kind, sharers, in_flight)
+        limit = min(self.problem.memory_limits[d] for group in stage.replicas for d in group)
+        return MemoryParts(**by_purpose, total_bytes=total_bytes(by_purpose), limit_bytes=limit)
+
+    def _tied_s(self, plan: Plan, number: int, stage_of: list[int]) -> float:
+        """Seconds in which this stage sums gradients of tied parameters with the other stages that hold them."""
+        seconds = 0.0
+        for holders, shared in tied_between_stages(self.problem, stage_of):
+            if number in holders:
+                firsts = [plan.stages[s].replicas[0][0] for s in holders]
+                route = ring_route(self.problem, firsts)
+                seconds += tied_all_reduce_s(self.problem, shared, len(holders), plan.stages[number].tensor, route)
+        return seconds
+
+    def _transfers(self, plan: Plan, stage_of: list[int]) -> tuple[PricedTransfer, ...]:
+        moved: dict[tuple[int, int], list[int]] = {}
+        for number, tensor in enumerate(self.problem.index.tensors):
+            source = stage_of[tensor.source]
+            for target in sorted({stage_of[t] for t in tensor.targets} - {source}):
+                moved.setdefault((source, target), []).append(number)
+        return tuple(self._transfer(plan, *ends, tensors) for ends, tensors in sorted(moved.items()))
+
+    def _transfer(self, plan: Plan, source: int, target: int, tensors: list[int]) -> PricedTransfer:
+        index, samples = self.problem.index, plan.microbatch_size
+        a, b = plan.stages[source], plan.stages[target]
+        back = [t for t in tensors if carries_gradient(index, t)] if self.problem.training else []
+        replicas = 1 if plan.replica_mode is ReplicaMode.DEALT else min(len(a.replicas), len(b.replicas))
+        dealt = plan.replica_mode is ReplicaMode.DEALT
+        return PricedTransfer(
+            source=source,
+            target=target,
+            tensors=tuple(tensors),
+            forward_bytes=samples * sum(index.tensors[t].bytes_per_sample for t in tensors),
+            backward_bytes=samples * sum(index.tensors[t].bytes_per_sample for t in back),
+            route=self._dealt_route(a, b) if dealt else pipe_route(self.problem, a.replicas, b.replicas),
+            share=replicas * min(a.tensor, b.tensor),
+        )
+
+    def _dealt_route(self, a: Stage, b: Stage) -> Route:
+        """Any replica may send to any other when whole microbatches are dealt in turn."""
+        return slowest(self.problem, [(x[0], y[0]) for x in a.replicas for y in b.replicas])
+
+
+def shape_of(problem: Problem, plan: Plan) -> PipelineShape:
+    """The plan as its schedule sees it."""
+    dealt = plan.replica_mode is ReplicaMode.DEALT
+    return PipelineShape(
+        num_stages=len(plan.stages),
+        num_microbatches=plan.num_microbatches,
+        dealt=tuple(len(stage.replicas) if dealt else 1 for stage in plan.stages),
+        forward_only=problem.training is None,
+    )
+
+
+def tied_between_stages(problem: Problem, stage_of: Sequence[int]) -> list[tuple[tuple[int, ...], int]]:
+    """(stages that hold a trainable copy, shared bytes) for every tied set that more than one stage holds."""
+    index, found = problem.index, []
+    for tied in problem.graph.tied:
+        positions = [index.position[name] for name in tied.layers]
+        holders = tuple(sorted({stage_of[i] for i in positions if index.layers[i].trainable}))
+        if len(holders) > 1:
+            found.append((holders, tied.parameter_bytes))
+    return found
+
+
+def check_degrees(stage: Stage, number: int) -> None:
+    """Degrees that have no price yet are refused rather than ignored."""
+    for name, degree in (("context", stage.context), ("expert", stage.expert)):
+        if degree != 1:
+            raise InputError(
+                f"stage {number} has {name} degree {degree}: this version prices degree 1 only; set it to 1",
+                pointer=f"/plan/stages/{number}/{name}",
+            )
+
+
+def _slowness(seconds: StageSeconds) -> float:
+    return float(seconds.forward_s + seconds.backward_s)

@@ -1,0 +1,119 @@
+"""`StageParts`: the sums over a stage's layers from which every price is made.
+
+The same formulas price one stage (numbers) and all intervals of an order at once (numpy arrays, see
+`planner.costs.intervals`): `StageParts` holds either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from planner.costs.compute import LayerPrices
+from planner.graph import GraphIndex
+from planner.problem import Problem
+
+Number = Any
+"""int or float, or a numpy array of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageParts:
+    """Sums over the layers of a stage, for one pass of one device group; parameters before any division.
+
+    Parameter sums count tied parameters once. `kept_input_bytes` are the distinct tensors that the layers read (what
+    full recomputation keeps), `largest_activation_bytes` the largest single layer's activations (what it recomputes
+    at a time). `receive_bytes` are the distinct tensors read from outside, `send_bytes` the distinct tensors read by
+    others, per microbatch of the whole stage; `*_gradient_*` the same for gradients in the backward pass.
+    `tied_bytes` are trainable parameters that another stage holds too.
+    """
+
+    forward_s: Number
+    backward_s: Number
+    optimizer_s: Number
+    parameter_bytes: Number
+    replicated_bytes: Number
+    trainable_bytes: Number
+    trainable_replicated_bytes: Number
+    tied_bytes: Number
+    collective_bytes: Number
+    collective_backward_bytes: Number
+    activation_bytes: Number
+    kept_input_bytes: Number
+    largest_activation_bytes: Number
+    workspace_bytes: Number
+    receive_bytes: Number
+    receive_gradient_bytes: Number
+    send_bytes: Number
+    send_gradient_bytes: Number
+    runs_backward: Number
+
+
+def parts_of(problem: Problem, prices: LayerPrices, layers: Sequence[int], samples: int) -> StageParts:
+    """The parts of one stage: `layers` are positions, `samples` the microbatch size of the whole stage."""
+    index, members = problem.index, set(layers)
+    inside = [index.layers[i] for i in layers]
+    tied = _tied_corrections(problem, members)
+    reads = {t for i in layers for t in index.inputs[i]}
+    received = [t for t in reads if index.tensors[t].source not in members]
+    sent = [t for i in layers for t in index.outputs[i] if any(x not in members for x in index.tensors[t].targets)]
+    return StageParts(
+        forward_s=sum(prices.forward_s[i] for i in layers),
+        backward_s=sum(prices.backward_s[i] for i in layers),
+        optimizer_s=sum(prices.optimizer_s[i] for i in layers),
+        parameter_bytes=sum(layer.parameter_bytes for layer in inside) - tied.repeated,
+        replicated_bytes=sum(layer.replicated_parameter_bytes for layer in inside),
+        trainable_bytes=sum(x.parameter_bytes for x in inside if x.trainable) - tied.repeated_trainable,
+        trainable_replicated_bytes=sum(x.replicated_parameter_bytes for x in inside if x.trainable),
+        tied_bytes=tied.shared_outside,
+        collective_bytes=samples * sum(layer.tensor_collective_bytes_per_sample for layer in inside),
+        collective_backward_bytes=samples
+        * sum(index.layers[i].tensor_collective_bytes_per_sample for i in layers if index.runs_backward[i]),
+        activation_bytes=sum(prices.activation_bytes[i] for i in layers),
+        kept_input_bytes=samples * sum(index.tensors[t].bytes_per_sample for t in reads if _kept(index, t, members)),
+        largest_activation_bytes=max(prices.activation_bytes[i] for i in layers),
+        workspace_bytes=max(prices.workspace_bytes[i] for i in layers),
+        receive_bytes=_volume(index, received, samples),
+        receive_gradient_bytes=_volume(index, (t for t in sent if carries_gradient(index, t)), samples),
+        send_bytes=_volume(index, sent, samples),
+        send_gradient_bytes=_volume(index, (t for t in received if carries_gradient(index, t)), samples),
+        runs_backward=any(index.runs_backward[i] for i in layers),
+    )
+
+
+def carries_gradient(index: GraphIndex, tensor: int) -> bool:
+    """Whether a gradient flows back through the tensor: it is differentiable and its maker has something to train."""
+    t = index.tensors[tensor]
+    return t.has_gradient and index.runs_backward[t.source]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tied:
+    repeated: int
+    repeated_trainable: int
+    shared_outside: int
+
+
+def _tied_corrections(problem: Problem, members: set[int]) -> _Tied:
+    """Shared parameters counted more than once in the stage, and those that other stages hold as well."""
+    index = problem.index
+    repeated = repeated_trainable = outside = 0
+    for tied in problem.graph.tied:
+        positions = [index.position[name] for name in tied.layers]
+        here = [i for i in positions if i in members]
+        trainable = sum(index.layers[i].trainable for i in here)
+        repeated += tied.parameter_bytes * max(0, len(here) - 1)
+        repeated_trainable += tied.parameter_bytes * max(0, trainable - 1)
+        if here and trainable and len(here) < len(positions):
+            outside += tied.parameter_bytes
+    return _Tied(repeated=repeated, repeated_trainable=repeated_trainable, shared_outside=outside)
+
+
+def _volume(index: GraphIndex, tensors: Any, samples: int) -> int:
+    return samples * sum(index.tensors[t].bytes_per_sample for t in tensors)
+
+
+def _kept(index: GraphIndex, tensor: int, members: set[int]) -> bool:
+    """A checkpoint keeps a tensor when one of its readers in the stage runs a backward pass."""
+    return any(index.runs_backward[i] for i in index.tensors[tensor].targets if i in members)

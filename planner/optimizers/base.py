@@ -1,0 +1,110 @@
+"""The protocol of optimizers: they return candidates, each a full plan, and say what they proved."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from planner.costs.model import CostModel
+from planner.options import SearchModel, SearchOptions
+from planner.plan import Plan
+from planner.problem import Problem
+from planner.registry import Registry
+from planner.workload import Communication
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A plan and its value in the search model, as the optimizer sees it (never reported as fact)."""
+
+    plan: Plan
+    objective_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What an optimizer found: candidates from the best on, and what is proven.
+
+    `exact` says that no plan in `scope` has a smaller objective than the first candidate (or, without candidates,
+    that there is none). `bound_s` is a lower bound over `scope` in the search model, None when nothing is proven.
+    `finished` is False when a limit ended the search.
+    """
+
+    candidates: tuple[Candidate, ...]
+    exact: bool
+    scope: str
+    bound_s: float | None = None
+    finished: bool = True
+    solver: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class Clock:
+    """Time left of one search."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._end = time.monotonic() + limit_s
+
+    def left_s(self) -> float:
+        """Seconds until the limit, never negative."""
+        return max(0.0, self._end - time.monotonic())
+
+    def expired(self) -> bool:
+        """Whether the limit is reached."""
+        return self.left_s() <= 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchContext:
+    """One search: problem, options, the shared cost model, the clock, and candidates of earlier optimizers."""
+
+    problem: Problem
+    options: SearchOptions
+    costs: CostModel
+    clock: Clock
+    incumbents: tuple[Candidate, ...] = ()
+
+    @property
+    def search_model(self) -> SearchModel:
+        """The named search model, or the one of the workload's communication."""
+        if self.options.search_model is not None:
+            return self.options.search_model
+        blocking = self.problem.workload.communication is Communication.BLOCKING
+        return SearchModel.BLOCKING if blocking else SearchModel.OVERLAPPED
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """The schedules to try, the frugal one first."""
+        return ("1f1b", "gpipe") if self.options.schedule == "auto" else (self.options.schedule,)
+
+    def batches(self) -> list[tuple[int, int]]:
+        """(microbatch size, number of microbatches) pairs that the workload allows, smallest microbatch first."""
+        work = self.problem.workload
+        total = work.global_batch_size
+        if work.microbatch_size is not None:
+            return [(work.microbatch_size, total // work.microbatch_size)]
+        if work.num_microbatches is not None:
+            return [(total // work.num_microbatches, work.num_microbatches)]
+        return [(size, total // size) for size in divisors(total)]
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending. O(sqrt(number))."""
+    low = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return low + [number // d for d in reversed(low) if d * d != number]
+
+
+class Optimizer(Protocol):
+    """One way to search. `name` is how requests call it."""
+
+    name: str
+
+    def supports(self, context: SearchContext) -> str:
+        """An empty string, or why this optimizer cannot work on the problem."""
+
+    def search(self, context: SearchContext) -> Outcome:
+        """Search until done or until the clock expires."""
+
+
+OPTIMIZERS: Registry[Optimizer] = Registry("optimizer", "planner.optimizers")

@@ -1,0 +1,178 @@
+"""Starts one process per rank, listens to them, and ends all of them whatever happens."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from types import TracebackType
+
+from planner.errors import InputError, RunError
+from planner.runtime.environment import child_environment
+from planner.runtime.spec import ERROR, RESULT, STEP, RankResult, RunSpec
+
+WORKER = "import sys; from planner.runtime.worker import main; main(*map(int, sys.argv[2:]), sys.argv[1])"
+GRACE_S = 1.0
+"""After the first failure the other ranks get this long to speak: the first to be heard may be a consequence."""
+CONSEQUENCES = ("closed by peer", "connection reset", "broken pipe", "gloo/transport")
+"""Words of errors that a rank reports because another rank is gone."""
+MAX_LINES_SHOWN = 12
+
+OnStep = Callable[[int, float], None]
+
+
+@dataclass(slots=True)
+class Rank:
+    """One child process: its pipe, its log file, and what came of it."""
+
+    number: int
+    name: str
+    process: subprocess.Popen[bytes]
+    connection: Connection
+    log: Path
+    result: RankResult | None = None
+    failure: str = ""
+
+
+@dataclass(slots=True)
+class Launcher:
+    """The processes of one run: a context manager that leaves none of them behind."""
+
+    spec: RunSpec
+    ranks: list[Rank] = field(default_factory=list)
+
+    def __enter__(self) -> Launcher:
+        specification = self.spec.folder / "spec.pickle"
+        specification.write_bytes(_pickled(self.spec))
+        try:
+            for stage in range(self.spec.grid.num_stages):
+                for replica in range(self.spec.grid.num_replicas):
+                    self.ranks.append(_start(self.spec, specification, stage, replica))
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self._kill()
+
+    def results(self, on_step: OnStep) -> list[RankResult]:
+        """Listen until every rank has handed in its result; RunError when one fails or the time is over."""
+        deadline = time.monotonic() + self.spec.timeout_s
+        while waiting := [rank for rank in self.ranks if rank.result is None]:
+            if not self._listen(waiting, deadline - time.monotonic(), on_step):
+                raise RunError(_late(waiting, self.spec.timeout_s))
+            if any(rank.failure for rank in waiting):
+                self._hear_the_others(waiting)
+                raise RunError(_cause(waiting))
+        return [rank.result for rank in self.ranks if rank.result is not None]
+
+    def _listen(self, waiting: list[Rank], timeout_s: float, on_step: OnStep) -> bool:
+        """Read what has arrived; False when nothing came in time."""
+        by_connection = {rank.connection: rank for rank in waiting if not rank.failure}
+        ready = wait(list(by_connection), timeout=max(0.0, timeout_s))
+        for connection in ready:
+            assert isinstance(connection, Connection)
+            _read(by_connection[connection], on_step)
+        return bool(ready)
+
+    def _hear_the_others(self, waiting: list[Rank]) -> None:
+        deadline = time.monotonic() + GRACE_S
+        while any(not rank.failure and rank.result is None for rank in waiting):
+            if not self._listen(waiting, deadline - time.monotonic(), lambda step, loss: None):
+                return
+
+    def _kill(self) -> None:
+        """End every process group: SIGKILL, so that no rank can ignore it; then collect the processes."""
+        for rank in self.ranks:
+            if rank.process.poll() is None or rank.result is None:
+                _kill_group(rank.process.pid)
+        for rank in self.ranks:
+            rank.process.wait()
+            rank.connection.close()
+
+
+def _pickled(spec: RunSpec) -> bytes:
+    if getattr(spec.loader, "__module__", None) == "__main__":
+        raise InputError(
+            "the loader is defined in the script that runs: put it into a module, other processes import it"
+        )
+    try:
+        return pickle.dumps(spec)
+    except (pickle.PicklingError, AttributeError, TypeError) as fault:
+        raise InputError(
+            f"the loader cannot be sent to other processes ({fault}): define it at the top of a module"
+        ) from None
+
+
+def _start(spec: RunSpec, specification: Path, stage: int, replica: int) -> Rank:
+    number = spec.grid.rank(stage, replica)
+    mine, theirs = Pipe()
+    log = spec.folder / f"rank{number}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(specification), str(theirs.fileno()), str(number), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=child_environment(),
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )
+    theirs.close()
+    device = "+".join(spec.grid.devices[stage][replica])
+    name = f"rank {number} (stage {stage}, replica {replica}, device {device})"
+    return Rank(number=number, name=name, process=process, connection=mine, log=log)
+
+
+def _read(rank: Rank, on_step: OnStep) -> None:
+    try:
+        kind, content = rank.connection.recv()
+    except (EOFError, OSError):
+        rank.failure = _last_words(rank)
+        return
+    if kind == STEP:
+        on_step(*content)
+    elif kind == RESULT:
+        rank.result = content
+    elif kind == ERROR:
+        rank.failure = content
+
+
+def _last_words(rank: Rank) -> str:
+    """Why a process ended without a word: its signal or exit status, and the end of its log."""
+    try:
+        status = rank.process.wait(timeout=GRACE_S)
+    except subprocess.TimeoutExpired:
+        return "closed its pipe and went on"
+    log = rank.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-MAX_LINES_SHOWN:]
+    said = f"; it said: {' | '.join(log)}" if log else ""
+    if status < 0:
+        return f"was killed by signal {-status} ({signal.Signals(-status).name}){said}"
+    return f"ended with exit status {status}{said}"
+
+
+def _cause(ranks: list[Rank]) -> str:
+    """The message of the rank that failed first: a consequence is only reported where there is nothing else."""
+    failed = [rank for rank in ranks if rank.failure]
+    first = min(failed, key=lambda rank: (any(word in rank.failure.lower() for word in CONSEQUENCES), rank.number))
+    return f"{first.name} failed: {first.failure}"
+
+
+def _late(waiting: list[Rank], timeout_s: float) -> str:
+    names = ", ".join(rank.name for rank in waiting)
+    return f"the run did not finish within {timeout_s:g} s; still running: {names}; raise the time limit or run fewer steps"
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

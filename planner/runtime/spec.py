@@ -1,0 +1,74 @@
+"""What the parent hands to every rank, and what a rank hands back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.grid import Grid
+from planner.plan import Plan
+from planner.timeline import Span
+
+if TYPE_CHECKING:
+    from planner.runtime.program import ProgramLoader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """One run, the same for all ranks. `folder` holds the rendezvous file and whatever the ranks exchange."""
+
+    plan: Plan
+    grid: Grid
+    loader: ProgramLoader
+    num_steps: int
+    check: bool
+    seed: int
+    learning_rate: float
+    timeout_s: float
+    folder: Path
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per step."""
+        return self.plan.microbatch_size * self.plan.num_microbatches
+
+    @property
+    def local_microbatch_size(self) -> int:
+        """Samples of each microbatch that one replica works on."""
+        return self.plan.microbatch_size // self.grid.num_replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One step on one rank. Wall times are readings of the monotonic clock, which all ranks of a machine share."""
+
+    start_s: float
+    end_s: float
+    forward_s: float
+    backward_s: float
+    all_reduce_s: float
+    optimizer_s: float
+    busy_s: float
+    run_queue_s: float | None
+    loss: float | None
+    peak_in_flight: int
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    """Everything that one rank measured. The differences are None without a check."""
+
+    steps: tuple[StepRecord, ...]
+    peak_memory_bytes: int
+    core: int | None
+    num_cores: int
+    gradient_differences: dict[str, float] | None
+    reference_loss: float | None
+    environment: dict[str, str]
+
+
+Message = tuple[str, Any]
+"""What a rank sends: ("step", (number, loss)), ("result", RankResult) or ("error", text)."""
+STEP, RESULT, ERROR = "step", "result", "error"

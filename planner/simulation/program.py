@@ -1,0 +1,215 @@
+"""From a priced plan to the tasks that the engine runs.
+
+Every worker of the schedule is a queue; a transfer, an all-reduce and an optimizer step are tasks of their own. The
+all-reduce of a stage starts after that stage's own last backward, sums of tied gradients after the all-reduces of all
+stages that hold a copy, the optimizer step last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from planner.costs.communication import ring_route
+from planner.costs.model import PricedPlan, PricedTransfer, tied_between_stages
+from planner.costs.stage import tied_all_reduce_s
+from planner.problem import Problem
+from planner.schedules import SCHEDULES, Worker
+from planner.simulation.engine import Task
+from planner.timeline import Action, ActionKind
+from planner.workload import Communication
+
+
+@dataclass(slots=True, kw_only=True)
+class Program:
+    """Tasks, the number of resources, and for each worker the numbers of its tasks."""
+
+    workers: tuple[Worker, ...]
+    tasks: list[Task] = field(default_factory=list)
+    num_resources: int = 0
+
+
+def build(problem: Problem, priced: PricedPlan) -> Program:
+    """The program of one iteration under the plan's schedule."""
+    return _Builder(problem, priced).build()
+
+
+class _Builder:
+    def __init__(self, problem: Problem, priced: PricedPlan) -> None:
+        self.problem, self.priced = problem, priced
+        schedule = SCHEDULES[priced.plan.schedule]
+        self.workers = schedule.workers(priced.shape)
+        self.program = Program(workers=self.workers, num_resources=len(self.workers))
+        self.worker_of = {(s, w.replica): n for n, w in enumerate(self.workers) for s in w.stages}
+        self.task_of: dict[Action, int] = {}
+        self.link_resource: dict[tuple[object, ...], int] = {}
+        self.blocking = problem.workload.communication is Communication.BLOCKING
+
+    def build(self) -> Program:
+        for number, worker in enumerate(self.workers):
+            for action in worker.actions:
+                self._add_action(number, action)
+        for action, number in self.task_of.items():
+            if action.kind is ActionKind.BACKWARD:
+                self._need(number, Action(action.stage, ActionKind.FORWARD, action.microbatch))
+        for transfer in self.priced.transfers:
+            for microbatch in range(self.priced.plan.num_microbatches):
+                self._add_transfer(transfer, microbatch)
+        self._add_tails()
+        return self.program
+
+    def _add(self, task: Task) -> int:
+        self.program.tasks.append(task)
+        return len(self.program.tasks) - 1
+
+    def _add_action(self, worker: int, action: Action) -> None:
+        stage = self.priced.stages[action.stage]
+        is_forward = action.kind is ActionKind.FORWARD
+        if not is_forward and not stage.parts.runs_backward:
+            return
+        self.task_of[action] = self._add(
+            Task(
+                label=str(action),
+                category="compute",
+                seconds=float(stage.seconds.forward_s if is_forward else stage.seconds.backward_s),
+                resources=(worker,),
+                queue=worker,
+                account=worker,
+                acquire=stage.kept_bytes if is_forward else 0,
+                release=0 if is_forward else stage.kept_bytes,
+            )
+        )
+
+    def _need(self, task: int, before: Action) -> None:
+        if before in self.task_of:
+            self.program.tasks[task].needs.append(self.task_of[before])
+
+    def _add_transfer(self, transfer: PricedTransfer, microbatch: int) -> None:
+        a, b = transfer.source, transfer.target
+        self._send(
+            transfer,
+            Action(a, ActionKind.FORWARD, microbatch),
+            Action(b, ActionKind.FORWARD, microbatch),
+            transfer.forward_bytes,
+        )
+        if self.priced.stages[a].parts.runs_backward and self.problem.training is not None:
+            self._send(
+                transfer,
+                Action(b, ActionKind.BACKWARD, microbatch),
+                Action(a, ActionKind.BACKWARD, microbatch),
+                transfer.backward_bytes,
+            )
+
+    def _send(self, transfer: PricedTransfer, made: Action, read: Action, num_bytes: int) -> None:
+        if read not in self.task_of or made not in self.task_of:
+            return
+        reader = self.program.tasks[self.task_of[read]]
+        if not num_bytes:
+            reader.needs.append(self.task_of[made])
+            return
+        wire = num_bytes / transfer.share
+        seconds = transfer.route.seconds(wire)
+        ends = (self._worker(made), self._worker(read))
+        links = self._links(transfer, made, read)
+        sent = self._add(
+            Task(
+                label=f"send {made} -> {read}",
+                category="transfer",
+                seconds=seconds,
+                occupied_s=None if self.blocking else wire / transfer.route.bandwidth_bytes_per_s,
+                resources=self._blocked(ends) + links if self.blocking else links,
+                needs=[self.task_of[made]],
+            )
+        )
+        reader.needs.append(sent)
+
+    def _worker(self, action: Action) -> int:
+        return self.worker_of[action.stage, action.microbatch % self.priced.shape.dealt[action.stage]]
+
+    def _blocked(self, ends: tuple[int, int]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(ends))
+
+    def _links(self, transfer: PricedTransfer, made: Action, read: Action) -> tuple[int, ...]:
+        """Resources of the link directions that the transfer's first pair of devices uses."""
+        source, target = self._device(made), self._device(read)
+        route = self.problem.network.route(source, target)
+        if route is None:
+            return ()
+        links = self.problem.cluster.links
+        keys = [
+            (number, forward) if links[number].shared else (number, forward, source, target)
+            for number, forward in route.hops
+        ]
+        return tuple(self._resource(key) for key in keys)
+
+    def _device(self, action: Action) -> str:
+        stage = self.priced.plan.stages[action.stage]
+        replica = action.microbatch % self.priced.shape.dealt[action.stage]
+        return stage.replicas[replica][0]
+
+    def _resource(self, key: tuple[object, ...]) -> int:
+        if key not in self.link_resource:
+            self.link_resource[key] = self.program.num_resources
+            self.program.num_resources += 1
+        return self.link_resource[key]
+
+    def _add_tails(self) -> None:
+        if self.problem.training is None:
+            return
+        last = [self._last_backwards(stage) for stage in range(len(self.priced.stages))]
+        done = [self._tail(s, "all-reduce", p.seconds.all_reduce_s, last[s]) for s, p in enumerate(self.priced.stages)]
+        tied = self._add_tied(done)
+        for number, stage in enumerate(self.priced.stages):
+            self._tail(number, "optimizer", stage.seconds.optimizer_s, tied[number])
+
+    def _last_backwards(self, stage: int) -> list[int]:
+        """The last task of each of the stage's workers that belongs to the stage."""
+        found: dict[int, int] = {}
+        for action, task in self.task_of.items():
+            if action.stage == stage:
+                found[self._worker(action)] = max(task, found.get(self._worker(action), -1))
+        return list(found.values())
+
+    def _tail(self, stage: int, label: str, seconds: float, needs: list[int]) -> list[int]:
+        """A task on all workers of the stage; nothing where it takes no time."""
+        if not seconds:
+            return needs
+        workers = tuple(n for n, worker in enumerate(self.workers) if stage in worker.stages)
+        category = "optimizer" if label == "optimizer" else "all_reduce"
+        return [
+            self._add(
+                Task(
+                    label=label if len(self.workers[workers[0]].stages) == 1 else f"{label} {stage}",
+                    category=category,
+                    seconds=float(seconds),
+                    resources=workers,
+                    needs=list(needs),
+                )
+            )
+        ]
+
+    def _add_tied(self, done: list[list[int]]) -> list[list[int]]:
+        stage_of = [-1] * len(self.problem.index)
+        for number, stage in enumerate(self.priced.stages):
+            for layer in stage.layers:
+                stage_of[layer] = number
+        after = [list(needs) for needs in done]
+        for holders, shared in tied_between_stages(self.problem, stage_of):
+            seconds = self._tied_seconds(holders, shared)
+            workers = sorted({n for n, w in enumerate(self.workers) if set(w.stages) & set(holders)})
+            task = Task(
+                label="tied all-reduce",
+                category="all_reduce",
+                seconds=seconds,
+                resources=tuple(workers),
+                needs=[need for holder in holders for need in after[holder]],
+            )
+            number = self._add(task)
+            for holder in holders:
+                after[holder] = [number]
+        return after
+
+    def _tied_seconds(self, holders: tuple[int, ...], shared: int) -> float:
+        plan = self.priced.plan
+        route = ring_route(self.problem, [plan.stages[s].replicas[0][0] for s in holders])
+        tensor = plan.stages[holders[0]].tensor
+        return float(tied_all_reduce_s(self.problem, shared, len(holders), tensor, route))
