@@ -26,7 +26,7 @@ REPEATED = (nn.ModuleList, nn.Sequential)
 HEAVY = {
     "addbmm", "addmm", "baddbmm", "bmm", "convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
     "conv_transpose2d", "conv_transpose3d", "einsum", "linear", "matmul", "mm", "scaled_dot_product_attention",
-    "_grouped_mm",
+    "_grouped_mm", "grouped_mm_fallback",
 }  # fmt: skip
 """Operators that make a run worth a layer of its own even if it has no parameters."""
 

@@ -1,0 +1,313 @@
+"""Runnable models from a transformers configuration: random weights, nothing downloaded, no code of others run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+from torch import nn
+
+from planner import codec
+from planner.errors import InputError
+from planner.profile import DTYPE_BYTES
+from planner.runtime.program import MakeBatch, RunnableModel
+
+DEFAULT_SEQUENCE_LENGTH = 1024
+DEFAULT_IMAGE_SIZE = 224
+FUSED_ATTENTION = "pipeplan_fused"
+"""Our name for transformers' scaled-dot-product attention with `is_causal` instead of a mask tensor.
+
+Under export transformers builds the causal mask as an s x s tensor, which eager runs skip; registered under a name of
+its own the attention gets no mask, so the trace is what a real run does, and fused kernels apply.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """How a family of transformers classes is fed: suffix of the class name, Auto class, and the shape of a batch."""
+
+    suffixes: tuple[str, ...]
+    auto_class: str
+    mapping: str
+    make_batch: Callable[[Any, int, str], MakeBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """Random token ids and, as target, a class per token (`per_token`) or per sample. `num_inputs` id tensors."""
+
+    vocabulary: int
+    sequence_length: int
+    num_classes: int
+    device: str
+    per_token: bool = True
+    num_inputs: int = 1
+
+    def __call__(self, batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        shape = (batch_size, self.sequence_length)
+        generator = torch.Generator().manual_seed(seed)
+        inputs = tuple(_integers(self.vocabulary, shape, generator, self.device) for _ in range(self.num_inputs))
+        target_shape = shape if self.per_token else (batch_size,)
+        return inputs, _integers(self.num_classes, target_shape, generator, self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageBatch:
+    """Random images (batch, channels, height, width) and a class per image."""
+
+    channels: int
+    size: tuple[int, int]
+    num_classes: int
+    dtype: torch.dtype
+    device: str
+
+    def __call__(self, batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        shape = (batch_size, self.channels, *self.size)
+        generator = torch.Generator().manual_seed(seed)
+        if self.device == "meta":
+            images = torch.empty(shape, dtype=self.dtype, device="meta")
+        else:
+            images = torch.randn(shape, generator=generator).to(self.dtype)
+        return (images,), _integers(self.num_classes, (batch_size,), generator, self.device)
+
+
+def from_transformers_config(
+    source: str | Path | Mapping[str, Any],
+    *,
+    sequence_length: int | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    seed: int = 0,
+) -> RunnableModel:
+    """The model that a transformers `config.json` describes, with seeded random weights and synthetic data.
+
+    `source` is the file, its folder, or its values. The class is the one of `architectures`, else the usual one of the
+    model type. `sequence_length` defaults to the smaller of 1024 and the model's positions; images have the
+    configuration's size (224 where it has none). The loss is cross entropy on the logits; targets of language models
+    are already shifted. `device` is `cpu` or `meta` (shapes only, no memory). InputError when the file is no
+    configuration, the type or task is unknown, or the model does not fit into this machine's memory.
+    """
+    config = _config(source)
+    task = _task(config)
+    length = _sequence_length(config, sequence_length)
+    element = torch_dtype(dtype)
+    attention = _attention(config, length)
+    model = _build(config, task, "meta", element, seed, attention)
+    if device == "cpu":
+        _check_memory(model, config.model_type)
+        model = _build(config, task, "cpu", element, seed, attention)
+    elif device != "meta":
+        raise InputError(f"device is {device!r}: models are built on 'cpu' or 'meta'")
+    _logits_only(model)
+    batch = task.make_batch(config, length, device)
+    if isinstance(batch, ImageBatch):
+        batch = ImageBatch(batch.channels, batch.size, batch.num_classes, element, device)
+    return RunnableModel(name=config.model_type, model=model, make_batch=batch, loss=cross_entropy)
+
+
+def cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy over all positions, in float32: logits (..., classes), target (...)."""
+    logits = output.flatten(0, -2)
+    return nn.functional.cross_entropy(logits.float(), target.flatten())
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The floating torch dtype of a dtype name of profiles."""
+    value = getattr(torch, name, None) if name in DTYPE_BYTES else None
+    if not isinstance(value, torch.dtype) or not value.is_floating_point:
+        raise InputError(f"dtype {name!r} cannot be traced: use float32, bfloat16, float16 or float64")
+    return value
+
+
+def read_values(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a configuration file, its folder, or a mapping; InputError if it is no configuration."""
+    if isinstance(source, Mapping):
+        values: Any = dict(source)
+    else:
+        path = Path(source) / "config.json" if Path(source).is_dir() else Path(source)
+        try:
+            values = codec.parse(path.read_bytes())
+        except OSError as fault:
+            raise InputError(f"{str(source)!r} cannot be read ({fault.strerror}): give a config.json") from None
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+        raise InputError(f"{_describe(source)} is no transformers configuration: it has no 'model_type'")
+    return values
+
+
+def _describe(source: str | Path | Mapping[str, Any]) -> str:
+    return "the given mapping" if isinstance(source, Mapping) else f"{str(source)!r}"
+
+
+def _config(source: str | Path | Mapping[str, Any]) -> Any:
+    values = read_values(source)
+    transformers = _transformers()
+    kind = values.pop("model_type")
+    values.pop("auto_map", None)  # code of others is never run
+    try:
+        return transformers.AutoConfig.for_model(kind, **values)
+    except Exception as fault:
+        raise InputError(
+            f"{_describe(source)}: transformers {transformers.__version__} cannot read a configuration of model_type "
+            f"{kind!r}: {_first_line(fault)}"
+        ) from None
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise InputError("transformers is not installed: install pipeplan[torch] to trace its configurations") from None
+    library: Any = transformers
+    library.utils.logging.set_verbosity_error()
+    return library
+
+
+def _task(config: Any) -> Task:
+    """By the first class in `architectures`, else by the first task that knows the model type."""
+    from transformers.models.auto import modeling_auto
+
+    name = (getattr(config, "architectures", None) or [""])[0]
+    for task in TASKS:
+        if name.endswith(task.suffixes):
+            return task
+    for task in TASKS:
+        if config.model_type in getattr(modeling_auto, task.mapping):
+            return task
+    raise InputError(
+        f"model_type {config.model_type!r} (architectures {name or 'none'}) is no task that can be fed: causal, masked "
+        "and sequence-to-sequence language models, sequence and token classification, image classification; write a "
+        "module:factory"
+    )
+
+
+def _sequence_length(config: Any, wanted: int | None) -> int:
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    length = wanted if wanted is not None else min(limit or DEFAULT_SEQUENCE_LENGTH, DEFAULT_SEQUENCE_LENGTH)
+    if length < 1:
+        raise InputError(f"sequence length is {length}: it must be at least 1")
+    if limit and length > limit:
+        raise InputError(
+            f"sequence length is {length}, but {config.model_type!r} has {limit} positions (max_position_embeddings): "
+            "shorten the sequence or raise that value in the configuration"
+        )
+    return length
+
+
+def _attention(config: Any, sequence_length: int) -> str | None:
+    """Fused attention without a mask tensor where no window shorter than the sequence needs one."""
+    text = config.get_text_config()
+    windows = [getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    if any(window is not None and window < sequence_length for window in windows):
+        return None
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    AttentionInterface.register(FUSED_ATTENTION, sdpa_attention_forward)
+    return FUSED_ATTENTION
+
+
+def _build(config: Any, task: Task, device: str, dtype: torch.dtype, seed: int, attention: str | None) -> nn.Module:
+    """The model with seeded weights; falls back to the model's own attention where it has no exchangeable one."""
+    auto_class = getattr(_transformers(), task.auto_class)
+    options = {"attn_implementation": attention} if attention else {}
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device(device):
+            torch.manual_seed(seed)
+            model: nn.Module = auto_class.from_config(config, **options)
+    except Exception as fault:
+        if attention is not None and isinstance(fault, (ValueError, ImportError)):
+            return _build(config, task, device, dtype, seed, None)
+        raise InputError(
+            f"no {config.model_type!r} model can be built from this configuration: {_first_line(fault)}"
+        ) from fault
+    return model.to(dtype)
+
+
+def _check_memory(model: nn.Module, name: str) -> None:
+    """Weights, gradients and two optimizer states must fit; the model is still on the meta device here."""
+    needed = 4 * sum(p.numel() * p.element_size() for p in model.parameters())
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available:
+        raise InputError(
+            f"training {name!r} needs {needed / 2**30:.1f} GiB for weights, gradients and optimizer (this machine has "
+            f"{available / 2**30:.1f} GiB): price it for a device type instead of measuring it here"
+        )
+
+
+def _logits_only(model: nn.Module) -> None:
+    """Makes `forward` take positional inputs and return the logits alone, without wrapping (names stay)."""
+    config: Any = model.config
+    names = ("input_ids", "decoder_input_ids") if config.is_encoder_decoder else ("input_ids",)
+    if model.main_input_name == "pixel_values":
+        names = ("pixel_values",)
+    options: dict[str, Any] = {}
+    if hasattr(config.get_text_config(), "use_cache"):
+        config.get_text_config().use_cache = False
+        options["use_cache"] = False
+    original = model.forward
+
+    def forward(*inputs: torch.Tensor) -> torch.Tensor:
+        logits = original(**dict(zip(names, inputs, strict=True)), **options).logits
+        assert isinstance(logits, torch.Tensor)
+        return logits
+
+    model.forward = forward
+
+
+def _integers(high: int, shape: tuple[int, ...], generator: torch.Generator, device: str) -> torch.Tensor:
+    if device == "meta":
+        return torch.zeros(shape, dtype=torch.long, device="meta")
+    return torch.randint(high, shape, generator=generator)
+
+
+def _tokens(config: Any, length: int, device: str, **options: Any) -> TokenBatch:
+    vocabulary = config.get_text_config().vocab_size
+    return TokenBatch(vocabulary, length, options.pop("num_classes", vocabulary), device, **options)
+
+
+def _token_labels(config: Any, length: int, device: str) -> MakeBatch:
+    return _tokens(config, length, device, num_classes=config.num_labels)
+
+
+def _sample_labels(config: Any, length: int, device: str) -> MakeBatch:
+    return _tokens(config, length, device, num_classes=config.num_labels, per_token=False)
+
+
+def _pairs(config: Any, length: int, device: str) -> MakeBatch:
+    return _tokens(config, length, device, num_inputs=2)
+
+
+def _images(config: Any, length: int, device: str) -> MakeBatch:
+    size = getattr(config, "image_size", DEFAULT_IMAGE_SIZE)
+    pair = (int(size[0]), int(size[1])) if isinstance(size, (list, tuple)) else (int(size), int(size))
+    return ImageBatch(config.num_channels, pair, config.num_labels, torch.float32, device)
+
+
+def _first_line(fault: BaseException) -> str:
+    return (str(fault).strip().splitlines() or [type(fault).__name__])[0][:300]
+
+
+def _task_of(suffixes: tuple[str, ...], name: str, mapping: str, make_batch: Callable[..., MakeBatch]) -> Task:
+    return Task(
+        suffixes=suffixes,
+        auto_class=f"AutoModelFor{name}",
+        mapping=f"MODEL_FOR_{mapping}_MAPPING_NAMES",
+        make_batch=make_batch,
+    )
+
+
+TASKS = (
+    _task_of(("ForImageClassification",), "ImageClassification", "IMAGE_CLASSIFICATION", _images),
+    _task_of(("ForConditionalGeneration",), "Seq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM", _pairs),
+    _task_of(("ForMaskedLM", "ForPreTraining"), "MaskedLM", "MASKED_LM", _tokens),
+    _task_of(("ForCausalLM", "LMHeadModel"), "CausalLM", "CAUSAL_LM", _tokens),
+    _task_of(("ForSequenceClassification",), "SequenceClassification", "SEQUENCE_CLASSIFICATION", _sample_labels),
+    _task_of(("ForTokenClassification",), "TokenClassification", "TOKEN_CLASSIFICATION", _token_labels),
+)
+"""Tried in this order for a configuration that names no architecture."""
