@@ -1,0 +1,1 @@
+"""One module per group of routes; `api.http.app` mounts them."""
