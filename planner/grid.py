@@ -43,8 +43,8 @@ def grid_of(plan: Plan, engine: str) -> Grid:
     for number, stage in enumerate(plan.stages):
         if len(stage.replicas) != grid.num_replicas:
             raise ExportError(
-                f"stage {number} has {len(stage.replicas)} replicas and stage 0 has {grid.num_replicas}: {engine} needs the "
-                "same number in every stage; plan with equal replication",
+                f"stage {number} has {len(stage.replicas)} replicas, stage 0 has {grid.num_replicas}: {engine} needs "
+                "the same number in every stage; plan with equal replication",
                 pointer=f"/stages/{number}/replicas",
             )
     _refuse_dealt(plan, grid, engine)
@@ -63,8 +63,8 @@ def _refuse_dealt(plan: Plan, grid: Grid, engine: str) -> None:
         )
     if plan.microbatch_size % grid.num_replicas:
         raise ExportError(
-            f"stage 0 splits microbatches of {plan.microbatch_size} samples among {grid.num_replicas} replicas: {engine} "
-            f"needs a multiple of {grid.num_replicas}; choose another microbatch size",
+            f"stage 0 splits microbatches of {plan.microbatch_size} samples among {grid.num_replicas} replicas: "
+            f"{engine} needs a multiple of {grid.num_replicas}; choose another microbatch size",
             pointer="/microbatch_size",
         )
 

@@ -4,10 +4,11 @@ The document is plain JSON, so that it can be read without PipePlan:
 
     spec = {name: SplitPoint[point] for name, point in document["split_spec"].items()}
     pipe = pipeline(model, mb_args=(x,), split_spec=spec)
-    schedule = get_schedule_class(document["schedule"]["name"])(stage, document["schedule"]["n_microbatches"], loss_fn=f)
+    order = document["schedule"]
+    schedule = get_schedule_class(order["name"])(stage, order["n_microbatches"], loss_fn=f)
 
-`schedule.compute_only_csv` is the same order as `_PipelineScheduleRuntime._load_csv(..., format="compute_only")` reads it:
-one row per pipeline rank, cells such as `1F0` and `1B0`. Checked with torch 2.13.
+`schedule.compute_only_csv` is the same order as `_PipelineScheduleRuntime._load_csv(..., format="compute_only")` reads
+it: one row per pipeline rank, cells such as `1F0` and `1B0`. Checked with torch 2.13.
 """
 
 from __future__ import annotations
@@ -69,14 +70,14 @@ def _members(plan: Plan) -> int:
     for number, stage in enumerate(plan.stages):
         if stage.context != 1:
             raise ExportError(
-                f"stage {number} has context degree {stage.context}: the {ENGINE} export knows the dimensions pp, dp and "
-                "tp; plan with context degree 1",
+                f"stage {number} has context degree {stage.context}: the {ENGINE} export knows the dimensions pp, dp "
+                "and tp; plan with context degree 1",
                 pointer=f"/stages/{number}/context",
             )
         if stage.tensor != degree or any(len(group) != degree for group in stage.replicas):
             raise ExportError(
-                f"stage {number} has tensor degree {stage.tensor} and stage 0 has {degree}: a device mesh needs the same "
-                "degree in every stage",
+                f"stage {number} has tensor degree {stage.tensor} and stage 0 has {degree}: a device mesh needs the "
+                "same degree in every stage",
                 pointer=f"/stages/{number}/tensor",
             )
     return degree
@@ -104,8 +105,8 @@ def _split_point(number: int, ids: list[str]) -> str:
     """The module before which stage `number` starts."""
     if PART_SEPARATOR in ids[0]:
         raise ExportError(
-            f"stage {number} starts at {ids[0]!r}, inside the forward of a module: {ENGINE} splits only before a module; "
-            "profile with whole blocks as layers, or move the cut",
+            f"stage {number} starts at {ids[0]!r}, inside the forward of a module: {ENGINE} splits only before a "
+            "module; profile with whole blocks as layers, or move the cut",
             pointer=f"/stages/{number}/layers/0",
         )
     return ids[0]

@@ -37,7 +37,7 @@ def child_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def pin(rank: int) -> int | None:
-    """Bind this process to the core of its rank (ranks share cores where there are too few); None where it cannot be."""
+    """Bind this process to the core of its rank (ranks share cores where these are too few); None where impossible."""
     if not hasattr(os, "sched_setaffinity"):
         return None
     cores = sorted(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Gradients across ranks: averaged over the replicas of a stage, summed over the stages that hold the same parameter."""
+"""Gradients across ranks: averaged over a stage's replicas, summed over the stages that hold the same parameter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def holders(stages: Sequence[nn.Module]) -> dict[int, tuple[int, ...]]:
 def buckets(stages: Sequence[nn.Module], own: int, grid: Grid) -> list[Bucket]:
     """The buckets of a rank of stage `own`: collective, all ranks must call it with the same stages.
 
-    Every rank makes every group (torch demands that), in the order of the sorted sets of holding stages.
+    Every rank makes every group (torch demands that), in the order of the sorted sets of holding stages, and all
+    members of a group list its parameters in the same order.
     """
     held_by = holders(stages)
     made = []
@@ -42,9 +43,9 @@ def buckets(stages: Sequence[nn.Module], own: int, grid: Grid) -> list[Bucket]:
         if len(ranks) == 1:
             continue
         group = dist.new_group(ranks)
-        mine = tuple(p for p in stages[own].parameters() if held_by.get(id(p)) == numbers)
-        if own in numbers and mine:
-            made.append(Bucket(parameters=mine, group=group))
+        if own in numbers:
+            here = {id(p): p for p in stages[own].parameters()}
+            made.append(Bucket(parameters=tuple(here[key] for key in held_by if held_by[key] == numbers), group=group))
     return made
 
 
@@ -64,6 +65,6 @@ def _reduce(parameters: list[nn.Parameter], group: dist.ProcessGroup, num_replic
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     dist.all_reduce(flat, group=group)
     flat.div_(num_replicas)
-    pieces = flat.split([p.numel() for p in parameters])
+    pieces = torch.split(flat, [p.numel() for p in parameters])
     for parameter, piece in zip(parameters, pieces, strict=True):
         parameter.grad = piece.view_as(parameter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -92,8 +93,7 @@ class Launcher:
     def _kill(self) -> None:
         """End every process group: SIGKILL, so that no rank can ignore it; then collect the processes."""
         for rank in self.ranks:
-            if rank.process.poll() is None or rank.result is None:
-                _kill_group(rank.process.pid)
+            _kill_group(rank.process.pid)
         for rank in self.ranks:
             rank.process.wait()
             rank.connection.close()
@@ -168,11 +168,9 @@ def _cause(ranks: list[Rank]) -> str:
 
 def _late(waiting: list[Rank], timeout_s: float) -> str:
     names = ", ".join(rank.name for rank in waiting)
-    return f"the run did not finish within {timeout_s:g} s; still running: {names}; raise the time limit or run fewer steps"
+    return f"the run did not finish within {timeout_s:g} s; still running: {names}; allow more or run less"
 
 
 def _kill_group(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

@@ -35,8 +35,8 @@ def check_boundaries(program: TracedProgram, crossing: Sequence[tuple[str, ...]]
             if not isinstance(value, torch.Tensor) or not value.is_floating_point():
                 kind = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
                 raise RunError(
-                    f"stage {stage} would send tensor {name!r} ({kind}) to stage {stage + 1}: only floating-point tensors "
-                    "are sent; put the layers that make and read it into one stage"
+                    f"stage {stage} would send tensor {name!r} ({kind}) to stage {stage + 1}: only floating-point "
+                    "tensors are sent; put the layers that make and read it into one stage"
                 )
 
 

@@ -1,0 +1,129 @@
+"""From what every rank measured to one report."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from planner.runtime.environment import ALLOCATOR_VARIABLES
+from planner.runtime.report import CLEAN_RUN_QUEUE_SHARE, Noise, RunReport, StageMeasurement
+from planner.runtime.spec import RankResult, RunSpec, StepRecord
+from planner.timeline import Lane, Span, Timeline
+
+MAX_WARM_UP = 2
+"""Steps at the start that are not measured: the first passes cost 1.3-1.5 times as much (allocations, caches)."""
+
+
+def merge(spec: RunSpec, results: Sequence[RankResult]) -> RunReport:
+    """The report of a run; `results` in rank order."""
+    num_warm_up = min(MAX_WARM_UP, spec.num_steps - 1)
+    measured = range(num_warm_up, spec.num_steps)
+    times = [max(result.steps[i].end_s - result.steps[i].start_s for result in results) for i in measured]
+    noise = _noise(results, measured)
+    losses = _losses(spec, results)
+    differences = _differences(results)
+    reference = results[0].reference_loss
+    return RunReport(
+        steps=spec.num_steps,
+        num_warm_up=num_warm_up,
+        losses=losses,
+        iteration_time_s=statistics.median(_clean(times, noise)),
+        iteration_time_min_s=min(times),
+        iteration_time_max_s=max(times),
+        iteration_times_s=tuple(times),
+        stages=tuple(_stage(spec, results, stage, measured) for stage in range(spec.grid.num_stages)),
+        noise=noise,
+        loss_relative_difference=None if reference is None else abs(losses[0] - reference) / max(abs(reference), 1e-12),
+        gradient_max_difference=max(differences.values(), default=0.0) if spec.check else None,
+        gradient_differences=differences,
+        environment=results[0].environment | ALLOCATOR_VARIABLES,
+        timeline=_timeline(spec, results),
+    )
+
+
+def _losses(spec: RunSpec, results: Sequence[RankResult]) -> tuple[float, ...]:
+    """Per step the mean over the replicas of the last stage, which see equally many samples."""
+    last = results[-spec.grid.num_replicas :]
+    return tuple(
+        statistics.fmean(loss for result in last if (loss := result.steps[step].loss) is not None)
+        for step in range(spec.num_steps)
+    )
+
+
+def _differences(results: Sequence[RankResult]) -> dict[str, float]:
+    merged: dict[str, float] = {}
+    for result in results:
+        for name, value in (result.gradient_differences or {}).items():
+            merged[name] = max(value, merged.get(name, 0.0))
+    return merged
+
+
+def _noise(results: Sequence[RankResult], measured: range) -> Noise:
+    shares = tuple(max(_share(result.steps[i]) for result in results) for i in measured)
+    cores = [result.core for result in results]
+    known = all(result.steps[i].run_queue_s is not None for result in results for i in measured)
+    return Noise(
+        run_queue_shares=shares if known else (),
+        num_clean=sum(share < CLEAN_RUN_QUEUE_SHARE for share in shares) if known else 0,
+        pinned=None not in cores and len(set(cores)) == len(cores),
+    )
+
+
+def _share(step: StepRecord) -> float:
+    return (step.run_queue_s or 0.0) / max(step.end_s - step.start_s, 1e-9)
+
+
+def _clean(times: list[float], noise: Noise) -> list[float]:
+    """Times of the clean iterations; all where none is, or where nobody knows."""
+    shares = noise.run_queue_shares or (1.0,) * len(times)
+    return [time for time, share in zip(times, shares, strict=True) if share < CLEAN_RUN_QUEUE_SHARE] or times
+
+
+def _stage(spec: RunSpec, results: Sequence[RankResult], stage: int, measured: range) -> StageMeasurement:
+    replicas = range(spec.grid.num_replicas)
+    own = [results[spec.grid.rank(stage, replica)] for replica in replicas]
+
+    def slowest(value: Callable[[StepRecord], float]) -> float:
+        return max(statistics.median(value(result.steps[i]) for i in measured) for result in own)
+
+    return StageMeasurement(
+        devices=tuple(device for group in spec.grid.devices[stage] for device in group),
+        forward_s=slowest(lambda step: step.forward_s) / spec.plan.num_microbatches,
+        backward_s=slowest(lambda step: step.backward_s) / spec.plan.num_microbatches,
+        all_reduce_s=slowest(lambda step: step.all_reduce_s),
+        optimizer_s=slowest(lambda step: step.optimizer_s),
+        busy_s=slowest(lambda step: step.busy_s),
+        peak_memory_bytes=max(result.peak_memory_bytes for result in own),
+    )
+
+
+def _timeline(spec: RunSpec, results: Sequence[RankResult]) -> Timeline:
+    """The last step, its clock starting when the first rank starts."""
+    steps = [result.steps[-1] for result in results]
+    origin_s = min(step.start_s for step in steps)
+    makespan_s = max(step.end_s for step in steps) - origin_s
+    groups = [group for row in spec.grid.devices for group in row]
+    lanes = tuple(_lane(*parts, origin_s) for parts in zip(groups, results, strict=True))
+    busy_s = sum(lane.busy_s for lane in lanes)
+    return Timeline(lanes=lanes, makespan_s=makespan_s, bubble_fraction=1 - busy_s / (makespan_s * len(lanes)))
+
+
+def _lane(devices: tuple[str, ...], result: RankResult, origin_s: float) -> Lane:
+    step = result.steps[-1]
+    spans = tuple(_shifted(span, origin_s) for span in step.spans)
+    return Lane(
+        devices=devices,
+        spans=spans,
+        busy_s=sum(span.end_s - span.start_s for span in spans if span.category == "compute"),
+        peak_memory_bytes=result.peak_memory_bytes,
+        peak_in_flight=step.peak_in_flight,
+    )
+
+
+def _shifted(span: Span, origin_s: float) -> Span:
+    return Span(
+        label=span.label,
+        category=span.category,
+        start_s=span.start_s - origin_s,
+        end_s=span.end_s - origin_s,
+    )

@@ -1,0 +1,106 @@
+"""Notes what a rank does and when: wall time on the clock all ranks share, CPU time of the thread that computes.
+
+On the CPU autograd runs in the calling thread, so thread CPU time is complete; it is worth nothing on a GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.distributed.pipelining import PipelineStage
+
+from planner.runtime.program import LossFunction
+from planner.runtime.spec import StepRecord
+from planner.timeline import Action, ActionKind, Span
+
+COMPUTE, ALL_REDUCE, OPTIMIZER = "compute", "all_reduce", "optimizer"
+LOSS = "loss"
+
+
+@dataclass(slots=True)
+class Recorder:
+    """The actions of the step that is running. `cpu_s` sums thread CPU seconds per kind of work."""
+
+    spans: list[Span] = field(default_factory=list)
+    cpu_s: dict[str, float] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Forget the last step."""
+        self.spans, self.cpu_s = [], {}
+
+    @contextmanager
+    def note(self, label: str, category: str, kind: str) -> Iterator[None]:
+        """Record what runs inside as one span, its CPU seconds under `kind`."""
+        start_s, start_cpu_s = time.monotonic(), time.thread_time()
+        yield
+        self.cpu_s[kind] = self.cpu_s.get(kind, 0.0) + time.thread_time() - start_cpu_s
+        self.spans.append(Span(label=label, category=category, start_s=start_s, end_s=time.monotonic()))
+
+    def action(self, stage: int, kind: ActionKind, microbatch: int) -> Any:
+        """`note` for a forward or backward pass."""
+        return self.note(str(Action(stage, kind, microbatch)), COMPUTE, kind.value)
+
+    def timed_loss(self, loss: LossFunction, stage: int) -> LossFunction:
+        """`loss`, its CPU seconds counted with the forward passes of the last stage."""
+
+        def timed(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            with self.note(f"{stage}{LOSS}", COMPUTE, ActionKind.FORWARD.value):
+                return loss(output, target)
+
+        return timed
+
+    def wall_s(self, category: str) -> float:
+        """Wall seconds of all spans of a category."""
+        return sum(span.end_s - span.start_s for span in self.spans if span.category == category)
+
+    def peak_in_flight(self) -> int:
+        """The most microbatches between their forward and their backward pass at any time."""
+        held = highest = 0
+        for span in self.spans:
+            held += (ActionKind.FORWARD.value in span.label) - (ActionKind.BACKWARD.value in span.label)
+            highest = max(highest, held)
+        return highest
+
+
+class RecordedStage(PipelineStage):
+    """A `PipelineStage` that notes its passes. `recorder` is set right after construction."""
+
+    recorder: Recorder
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """The forward pass of one microbatch."""
+        with self.recorder.action(self.stage_index, ActionKind.FORWARD, fwd_chunk_id):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """The backward pass of one microbatch."""
+        with self.recorder.action(self.stage_index, ActionKind.BACKWARD, bwd_chunk_id):
+            return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+
+def record_step(
+    recorder: Recorder, work: Callable[[], float | None], delay_s: Callable[[], float | None]
+) -> StepRecord:
+    """Run one step and say what it took; `work` returns the mean loss where there is one."""
+    recorder.clear()
+    waited_s, start_s, start_cpu_s = delay_s(), time.monotonic(), time.thread_time()
+    loss = work()
+    busy_s, end_s, now_waited_s = time.thread_time() - start_cpu_s, time.monotonic(), delay_s()
+    return StepRecord(
+        start_s=start_s,
+        end_s=end_s,
+        forward_s=recorder.cpu_s.get(ActionKind.FORWARD.value, 0.0),
+        backward_s=recorder.cpu_s.get(ActionKind.BACKWARD.value, 0.0),
+        all_reduce_s=recorder.wall_s(ALL_REDUCE),
+        optimizer_s=recorder.cpu_s.get(OPTIMIZER, 0.0),
+        busy_s=busy_s,
+        run_queue_s=None if waited_s is None or now_waited_s is None else now_waited_s - waited_s,
+        loss=loss,
+        peak_in_flight=recorder.peak_in_flight(),
+        spans=tuple(recorder.spans),
+    )

@@ -1,0 +1,51 @@
+"""The unpartitioned model on the same batch: what a run's loss and gradients must equal."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from planner.runtime.data import Batch
+from planner.runtime.program import RunnableModel
+
+FILE = "reference.pt"
+
+
+def write_reference(runnable: RunnableModel, batch: Batch, num_pieces: int, folder: Path) -> None:
+    """Loss and gradients of the original model (no trace, no stages), over `num_pieces` equal pieces of the batch.
+
+    The pieces are the microbatches as the replicas see them. This matters only for models with batch statistics (batch
+    normalisation); for all others it is the whole batch at once, in less memory.
+    """
+    model = copy.deepcopy(runnable.model)
+    inputs, target = batch
+    pieces = [tensor.chunk(num_pieces) for tensor in inputs]
+    total = 0.0
+    for number, wanted in enumerate(target.chunk(num_pieces)):
+        loss = runnable.loss(model(*(chunks[number] for chunks in pieces)), wanted) / num_pieces
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += float(loss.detach().double())
+    torch.save({"loss": total, "gradients": gradients_of(model)}, folder / FILE)
+
+
+def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Gradients of all trainable parameters under all their names; zero where the loss does not depend on one."""
+    return {
+        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+        if parameter.requires_grad
+    }
+
+
+def compare(module: nn.Module, folder: Path) -> tuple[float, dict[str, float]]:
+    """The reference loss, and per parameter of `module` the largest absolute difference of its gradient."""
+    reference = torch.load(folder / FILE, weights_only=True, mmap=True)
+    wanted: dict[str, torch.Tensor] = reference["gradients"]
+    differences = {
+        name: float((gradient - wanted[name]).abs().max()) if gradient.numel() else 0.0
+        for name, gradient in gradients_of(module).items()
+    }
+    return float(reference["loss"]), differences

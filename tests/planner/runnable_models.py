@@ -1,0 +1,120 @@
+"""Small models for the runtime's tests, importable by the processes that run them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from planner.runtime.program import RunnableModel, TracedProgram
+from profiles.tracing import trace
+
+SEED = 7
+WIDTH = 16
+VOCABULARY, SEQUENCE = 61, 12
+
+
+class Block(nn.Module):
+    """A residual block with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tanh(self.linear(x))
+
+
+class Skip(nn.Module):
+    """Four blocks; the last one also reads the output of the first and the model's second input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        first = self.blocks[0](x)
+        middle = self.blocks[2](self.blocks[1](first))
+        return self.blocks[3](middle + first * scale)
+
+
+def skip_model() -> RunnableModel:
+    """`Skip` with a mean squared error."""
+    torch.manual_seed(SEED)
+    return RunnableModel(name="skip", model=Skip(), make_batch=_skip_batch, loss=nn.functional.mse_loss)
+
+
+def gpt2_model() -> RunnableModel:
+    """GPT-2 from its configuration, 4 blocks, tied embedding and head."""
+    import transformers
+
+    torch.manual_seed(SEED)
+    config = transformers.GPT2Config(
+        n_layer=4, n_embd=32, n_head=2, vocab_size=VOCABULARY, n_positions=SEQUENCE, use_cache=False,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    return RunnableModel(
+        name="gpt2", model=Logits(transformers.GPT2LMHeadModel(config)), make_batch=_token_batch, loss=token_loss
+    )
+
+
+class Logits(nn.Module):
+    """A causal language model that returns its logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model(ids, use_cache=False).logits
+        return logits
+
+
+def token_loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy over all tokens."""
+    return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+
+def killed_model() -> RunnableModel:
+    """`skip_model` whose loss ends its process: the last stage dies in the middle of a step."""
+    model = skip_model()
+    return RunnableModel(name="killed", model=model.model, make_batch=model.make_batch, loss=_kill)
+
+
+def failing_model() -> RunnableModel:
+    """`skip_model` whose loss raises."""
+    model = skip_model()
+    return RunnableModel(name="failing", model=model.model, make_batch=model.make_batch, loss=_fail)
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Picklable: traces the named model of this module."""
+
+    factory: str
+
+    def __call__(self, batch_size: int) -> TracedProgram:
+        return trace(globals()[self.factory](), batch_size)
+
+
+def _skip_batch(batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    made = torch.randn(3, batch_size, WIDTH, generator=torch.Generator().manual_seed(seed))
+    return (made[0], made[1]), made[2]
+
+
+def _token_batch(batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(VOCABULARY, (batch_size, SEQUENCE + 1), generator=generator)
+    return (tokens[:, :-1],), tokens[:, 1:]
+
+
+def _kill(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return output
+
+
+def _fail(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    raise ValueError("no loss today")
