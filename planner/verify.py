@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isinf
 from typing import Any, ClassVar
 
 from planner.codec import fingerprint
+from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.model import CostModel, shape_of
 from planner.errors import InputError
 from planner.graph import NOUN_CONFIG
@@ -145,7 +145,7 @@ def _prices(plan: Plan, problem: Problem, costs: CostModel) -> Iterator[Violatio
         yield _violation("price", str(fault))
         return
     for number, stage in enumerate(priced.stages):
-        if isinf(stage.seconds.forward_s):
+        if stage.pass_s >= CANNOT_RUN_S:
             yield _violation("devices", f"stage {number} has layers that its device type cannot run: move them")
         if stage.memory.total_bytes > stage.memory.limit_bytes:
             need, limit = stage.memory.total_bytes, stage.memory.limit_bytes

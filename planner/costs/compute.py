@@ -11,11 +11,18 @@ from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
 
 
+UNSUPPORTED_S = 1e30
+"""Forward seconds of a layer that a device type cannot run: finite, so that no sum or product becomes NaN."""
+
+CANNOT_RUN_S = 1e20
+"""A stage whose passes take at least this long holds a layer that its devices cannot run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPrices:
     """Per layer position: seconds and bytes of one microbatch on one member of the device group.
 
-    `forward_s` is infinite for a layer that the device type cannot run. Lists are in graph order.
+    `forward_s` is `UNSUPPORTED_S` for a layer that the device type cannot run. Lists are in graph order.
     """
 
     forward_s: list[float]
@@ -67,7 +74,7 @@ class _Row:
 
 
 _UNSUPPORTED = _Row(
-    forward_s=math.inf,
+    forward_s=UNSUPPORTED_S,
     backward_s=0.0,
     backward_input_s=None,
     optimizer_s=0.0,

@@ -1,0 +1,320 @@
+"""The search space of `chain_dp` for one microbatch size: stages are intervals, devices are taken in listed order.
+
+A *class* is a set of interchangeable devices (same type and memory limit), cut into groups of `tensor` consecutive
+devices. A *config* is a class and a replication degree. Stages are placed from the last to the first; each takes the
+last free groups of its class, so that the number of groups used per class (`Counts`) tells exactly which devices a
+stage has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cluster import DeviceKind, Route
+from planner.costs.compute import CANNOT_RUN_S
+from planner.costs.communication import Group, pipe_route, replica_ring_route, ring_route, slowest
+from planner.costs.intervals import Array, cut_bytes, interval_parts
+from planner.costs.memory import memory_bytes, total_bytes
+from planner.costs.parts import StageParts
+from planner.costs.stage import StageSeconds, StageSetting, stage_seconds, tied_all_reduce_s
+from planner.errors import InputError
+from planner.optimizers.base import SearchContext
+from planner.options import SearchModel
+from planner.plan import Plan, Stage
+from planner.problem import Problem
+from planner.schedules import SCHEDULES, PipelineShape
+from planner.workload import Recomputation, ReplicaMode
+
+Counts = tuple[int, ...]
+"""Groups used so far, per class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A device class (by number) and a replication degree."""
+
+    device_class: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageArrays:
+    """Per interval [i, j]: seconds of one microbatch, its share of the period, tail seconds, bytes over the limit."""
+
+    pass_s: Array
+    load_s: Array
+    tail_s: Array
+    excess_bytes: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryArrays:
+    """Per boundary j: transfer seconds, how long the link is busy, and what each end pays in `blocking`."""
+
+    moved_s: Array
+    link_s: Array
+    left_pays_s: Array
+    right_pays_s: Array
+
+
+def device_classes(problem: Problem, tensor: int) -> list[list[Group]]:
+    """Groups of every class that has a profile, in listed order; devices that fill no group are left out."""
+    classes: dict[tuple[str, int], list[str]] = {}
+    for device in problem.cluster.devices:
+        if device.type in problem.profile_of:
+            classes.setdefault((device.type, problem.memory_limits[device.id]), []).append(device.id)
+    cut = [[tuple(ids[k : k + tensor]) for k in range(0, len(ids) - tensor + 1, tensor)] for ids in classes.values()]
+    return [groups for groups in cut if groups]
+
+
+class ChainSpace:
+    """Prices of all stages and boundaries at one microbatch size, schedule and set of configs."""
+
+    def __init__(self, context: SearchContext, schedule: str, batch: tuple[int, int], degrees: tuple[int, ...]) -> None:
+        self.context, self.problem, self.costs = context, context.problem, context.costs
+        self.schedule, (self.microbatch_size, self.num_microbatches) = schedule, batch
+        self.model = context.search_model
+        work = self.problem.workload
+        self.tensor = work.tensor
+        training = self.problem.training
+        self.zero = training.zero if training else 0
+        self.recomputation = training.recomputation if training else Recomputation.NONE
+        self.dealt = context.options.replica_mode is ReplicaMode.DEALT
+        self.classes = device_classes(self.problem, self.tensor)
+        self.configs = [Config(c, r) for c, groups in enumerate(self.classes) for r in degrees if r <= len(groups)]
+        self.num_layers = len(self.problem.index)
+        self.may_cut = _boundaries(self.problem)
+        self._cut = cut_bytes(self.problem.index)
+        self._parts: dict[tuple[str, int], StageParts] = {}
+        self._seconds: dict[object, tuple[StageParts, StageSeconds, Array]] = {}
+        self._stages: dict[object, StageArrays] = {}
+        self._boundaries: dict[object, BoundaryArrays | None] = {}
+        self._routes: dict[object, Route | None] = {}
+        self._rings: dict[tuple[Group, ...], tuple[Route | None, Route | None] | None] = {}
+
+    @property
+    def capacity(self) -> Counts:
+        """Groups per class."""
+        return tuple(len(groups) for groups in self.classes)
+
+    def device_type(self, config: Config) -> str:
+        """The device type of the config's class."""
+        return self.problem.devices[self.classes[config.device_class][0][0]].type
+
+    def groups(self, counts: Counts, config: Config) -> tuple[Group, ...]:
+        """The devices of a stage placed when `counts` groups are already taken."""
+        groups, used = self.classes[config.device_class], counts[config.device_class]
+        return tuple(groups[len(groups) - used - config.replicas : len(groups) - used])
+
+    def add(self, counts: Counts, config: Config) -> Counts | None:
+        """The counts with one more stage; None when its class has too few groups left."""
+        c = config.device_class
+        if counts[c] + config.replicas > len(self.classes[c]):
+            return None
+        return (*counts[:c], counts[c] + config.replicas, *counts[c + 1 :])
+
+    def stage(self, counts: Counts, config: Config, stages_from_here: int) -> StageArrays | None:
+        """Arrays of a stage of `config`, placed before `counts` groups, `stages_from_here` counting itself.
+
+        None when a link between its devices is missing.
+        """
+        groups = self.groups(counts, config)
+        held = self._in_flight(counts, config, stages_from_here)
+        routes = self._group_routes(groups)
+        if routes is None:
+            return None
+        key = (config, held, routes)
+        if key not in self._stages:
+            self._stages[key] = self._stage_arrays(config, held, routes)
+        return self._stages[key]
+
+    def boundary(self, counts: Counts, left: Config, right: Config) -> BoundaryArrays | None:
+        """Arrays of the boundary between a stage of `left` and the stage of `right` that `counts` ends with.
+
+        None when the two have no route.
+        """
+        before = self._without(counts, right)
+        key: object = (self.groups(counts, left), self.groups(before, right))
+        if key not in self._routes:
+            self._routes[key] = self._pipe_route(self.groups(counts, left), self.groups(before, right))
+        route = self._routes[key]
+        if route is None:
+            return None
+        name = (left, right, route.bandwidth_bytes_per_s, route.latency_s)
+        if name not in self._boundaries:
+            self._boundaries[name] = self._boundary_arrays(left, right, route)
+        return self._boundaries[name]
+
+    def plan(self, stages: list[tuple[int, int, Config, Counts]]) -> Plan:
+        """The plan of a solution: (first layer, end, config, counts before placing) from the first stage on."""
+        layers = self.problem.index.layers
+        return Plan(
+            stages=tuple(
+                Stage(
+                    layers=tuple(layer.id for layer in layers[i:j]),
+                    replicas=self.groups(counts, config),
+                    tensor=self.tensor,
+                    recomputation=self.recomputation,
+                    zero=self.zero,
+                )
+                for i, j, config, counts in stages
+            ),
+            schedule=self.schedule,
+            microbatch_size=self.microbatch_size,
+            num_microbatches=self.num_microbatches,
+            replica_mode=self.context.options.replica_mode,
+        )
+
+    def _without(self, counts: Counts, config: Config) -> Counts:
+        c = config.device_class
+        return (*counts[:c], counts[c] - config.replicas, *counts[c + 1 :])
+
+    def _in_flight(self, counts: Counts, config: Config, stages_from_here: int) -> int:
+        """Microbatches held by the first stage of the rest of the pipeline.
+
+        Assumes what holds for 1F1B and GPipe: it depends only on the number of stages from here on and on the sum of
+        their dealt replicas.
+        """
+        dealt = [1] * stages_from_here
+        if self.dealt:
+            dealt[0] = config.replicas
+            if stages_from_here > 1:
+                dealt[1] = sum(counts) - (stages_from_here - 2)
+        shape = PipelineShape(
+            num_stages=stages_from_here,
+            num_microbatches=self.num_microbatches,
+            dealt=tuple(dealt),
+            forward_only=self.problem.training is None,
+        )
+        return SCHEDULES[self.schedule].in_flight(shape, 0)
+
+    def _group_routes(self, groups: tuple[Group, ...]) -> tuple[Route | None, Route | None] | None:
+        """Routes inside the first group and between the groups; None when a link is missing."""
+        if groups not in self._rings:
+            try:
+                inside = _plain(ring_route(self.problem, groups[0]))
+                self._rings[groups] = (inside, _plain(replica_ring_route(self.problem, groups)))
+            except InputError:
+                self._rings[groups] = None
+        return self._rings[groups]
+
+    def _pipe_route(self, left: tuple[Group, ...], right: tuple[Group, ...]) -> Route | None:
+        try:
+            if self.dealt:
+                return slowest(self.problem, [(a[0], b[0]) for a in left for b in right])
+            return pipe_route(self.problem, left, right)
+        except InputError:
+            return None
+
+    def _stage_arrays(self, config: Config, held: int, routes: tuple[Route | None, Route | None]) -> StageArrays:
+        parts, seconds, tied = self._priced(config, routes)
+        passes = np.asarray(seconds.forward_s + seconds.backward_s, dtype=float)
+        tail = np.asarray(seconds.all_reduce_s + seconds.optimizer_s + tied, dtype=float)
+        excess = self._memory(parts, config, held) - self._limit(config)
+        share = config.replicas if self.dealt else 1
+        return StageArrays(pass_s=passes, load_s=passes / share, tail_s=tail, excess_bytes=excess)
+
+    def _priced(
+        self, config: Config, routes: tuple[Route | None, Route | None]
+    ) -> tuple[StageParts, StageSeconds, Array]:
+        key = (config, routes)
+        if key not in self._seconds:
+            parts = self._interval_parts(config)
+            seconds = stage_seconds(self.problem, parts, self._setting(config, routes))
+            self._seconds[key] = (parts, seconds, self._tied(parts))
+        return self._seconds[key]
+
+    def _interval_parts(self, config: Config) -> StageParts:
+        kind, sharers = self.device_type(config), self._sharers(config)
+        if (kind, sharers) not in self._parts:
+            prices = self.costs.layer_prices(kind, self.microbatch_size / sharers, self.tensor)
+            self._parts[kind, sharers] = interval_parts(self.problem, prices, self.microbatch_size)
+        return self._parts[kind, sharers]
+
+    def _sharers(self, config: Config) -> int:
+        return 1 if self.dealt else config.replicas
+
+    def _setting(self, config: Config, routes: tuple[Route | None, Route | None]) -> StageSetting:
+        return StageSetting(
+            device_type=self.device_type(config),
+            tensor=self.tensor,
+            replicas=config.replicas,
+            sharers=self._sharers(config),
+            zero=self.zero,
+            recomputation=self.recomputation,
+            group_route=routes[0],
+            replica_route=routes[1],
+        )
+
+    def _tied(self, parts: StageParts) -> Array:
+        """Sums of tied gradients with one other stage, over the route between the first and the last device."""
+        if not self.problem.graph.tied:
+            return np.zeros_like(parts.forward_s)
+        ends = (self.classes[0][0][0], self.classes[-1][-1][0])
+        try:
+            route = ring_route(self.problem, ends)
+        except InputError:
+            return np.where(parts.tied_bytes > 0, CANNOT_RUN_S, 0.0)
+        return np.asarray(tied_all_reduce_s(self.problem, parts.tied_bytes, 2, self.tensor, route))
+
+    def _memory(self, parts: StageParts, config: Config, held: int) -> Array:
+        by_purpose = memory_bytes(
+            parts,
+            self.problem.workload,
+            dtype=self.problem.profile_of[self.device_type(config)].dtype,
+            tensor=self.tensor,
+            replicas=config.replicas,
+            sharers=self._sharers(config),
+            zero=self.zero,
+            recomputation=self.recomputation,
+            in_flight=held,
+        )
+        return np.asarray(total_bytes(by_purpose))
+
+    def _limit(self, config: Config) -> int:
+        return self.problem.memory_limits[self.classes[config.device_class][0][0]]
+
+    def _boundary_arrays(self, left: Config, right: Config, route: Route) -> BoundaryArrays:
+        both = min(left.replicas, right.replicas)
+        share = self.tensor * (1 if self.dealt else both)
+        pairs = both if self.dealt else 1
+        if self.model is SearchModel.CLOSED:
+            share = 1
+        forward, backward = (self.microbatch_size * cut / share for cut in self._cut)
+        if self.problem.training is None:
+            backward = np.zeros_like(backward)
+        moved = _seconds(route, forward) + _seconds(route, backward)
+        none = np.zeros_like(moved)
+        blocking = self.model is SearchModel.BLOCKING
+        busiest = np.maximum(forward, backward) / route.bandwidth_bytes_per_s / pairs
+        return BoundaryArrays(
+            moved_s=moved,
+            link_s=busiest if self.model is SearchModel.OVERLAPPED else none,
+            left_pays_s=moved / pairs if blocking and not self._is_cpu(left) else none,
+            right_pays_s=moved / pairs if blocking and not self._is_cpu(right) else none,
+        )
+
+    def _is_cpu(self, config: Config) -> bool:
+        return self.problem.device_types[self.device_type(config)].kind is DeviceKind.CPU
+
+
+def _boundaries(problem: Problem) -> Array:
+    """Per boundary j: whether the chain may be cut there without parting colocated layers."""
+    allowed = np.ones(len(problem.index) + 1, dtype=bool)
+    for group in problem.graph.colocated:
+        positions = problem.index.positions(group)
+        allowed[positions[0] + 1 : positions[-1] + 1] = False
+    return allowed
+
+
+def _plain(route: Route | None) -> Route | None:
+    """The route without its hops, so that equal prices share arrays."""
+    if route is None:
+        return None
+    return Route(bandwidth_bytes_per_s=route.bandwidth_bytes_per_s, latency_s=route.latency_s)
+
+
+def _seconds(route: Route, num_bytes: Array) -> Array:
+    return np.where(num_bytes > 0, route.latency_s + num_bytes / route.bandwidth_bytes_per_s, 0.0)

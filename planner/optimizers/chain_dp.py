@@ -1,0 +1,221 @@
+"""`chain_dp`: dynamic programming over intervals of the topological order.
+
+For every microbatch size, one schedule and a set of replication degrees it minimises the search model's closed form
+
+    sum of passes and transfers + (M - 1) * period + max tail
+
+exactly: for a cap on the tails and one on the period, a sweep of `_chain_kernel` minimises the sum; the caps are
+lowered from solution to solution until no better value can follow (the epsilon-constraint method for the two maxima).
+`throughput` needs one sweep that minimises the period itself.
+
+It is exact on chains with interchangeable links; elsewhere it is a heuristic that prices its plans exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from planner.costs.objective import objective_s
+from planner.optimizers._chain_kernel import Caps, Goal, Solution, Sweep
+from planner.optimizers._chain_space import ChainSpace, device_classes
+from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
+from planner.options import Objective, Replication
+from planner.problem import Problem
+from planner.workload import ReplicaMode
+
+STRICTLY = 1 - 1e-12
+"""The next cap lies this factor below the last one."""
+
+MAX_CELLS = 4e8
+"""Largest sweep (table cells) for which replication degrees may differ between stages: some seconds in numpy."""
+
+
+MAX_DEVICES_COMPARED = 512
+
+
+@OPTIMIZERS.register
+class ChainDP:
+    """Exact on chains, for both objectives, with replication per stage, memory limits and unequal devices."""
+
+    name = "chain_dp"
+
+    def supports(self, context: SearchContext) -> str:
+        """Works on every graph; layers between colocated ones in the order are kept with them."""
+        if not device_classes(context.problem, context.problem.workload.tensor):
+            return f"no class of equal devices has {context.problem.workload.tensor} of them (the tensor degree)"
+        return ""
+
+    def search(self, context: SearchContext) -> Outcome:
+        """Equal degrees first (fast, feeds the bound on the rest), then any degrees where that is affordable."""
+        search = _Search(context)
+        search.run()
+        return search.outcome()
+
+
+class _Search:
+    def __init__(self, context: SearchContext) -> None:
+        self.context = context
+        self.found: dict[object, Candidate] = {}
+        self.best = math.inf
+        self.complete = True
+        self.notes: list[str] = []
+
+    def run(self) -> None:
+        """All batches, from the largest number of microbatches on."""
+        options = self.context.options
+        for batch in self.context.batches():
+            degrees = self._degrees(batch)
+            if options.replication is Replication.ANY and self._affordable(degrees):
+                self._spaces(batch, [tuple(degrees)])
+            else:
+                self._spaces(batch, [(degree,) for degree in degrees])
+                if options.replication is Replication.ANY and len(degrees) > 1:
+                    self._restricted()
+
+    def outcome(self) -> Outcome:
+        """Candidates by value; exact when everything was searched and the problem is one where that means optimal."""
+        ranked = sorted(self.found.values(), key=_rank)
+        exact = self.complete and self._is_exact()
+        proven = exact and bool(ranked)
+        return Outcome(
+            candidates=tuple(ranked[: max(1, self.context.options.num_finalists)]),
+            exact=exact,
+            scope=self._scope(),
+            bound_s=ranked[0].objective_s if proven else None,
+            finished=not self.context.clock.expired(),
+            notes=tuple(dict.fromkeys(self.notes)),
+        )
+
+    def _degrees(self, batch: tuple[int, int]) -> list[int]:
+        """Replication degrees that the batch allows, on as many groups as the largest class has."""
+        work, options = self.context.problem.workload, self.context.options
+        if options.replication is Replication.NONE:
+            return [1]
+        most = max(len(groups) for groups in device_classes(self.context.problem, work.tensor))
+        if options.replica_mode is ReplicaMode.DEALT:
+            return list(range(1, min(most, batch[1]) + 1))
+        return [degree for degree in divisors(batch[0]) if degree <= most]
+
+    def _affordable(self, degrees: list[int]) -> bool:
+        classes = device_classes(self.context.problem, self.context.problem.workload.tensor)
+        states = math.prod(len(groups) + 1 for groups in classes)
+        stages = min(len(self.context.problem.index), sum(len(groups) for groups in classes))
+        cells = len(self.context.problem.index) ** 2 * stages * states * (len(degrees) * len(classes)) ** 2
+        return cells <= MAX_CELLS or len(degrees) == 1
+
+    def _restricted(self) -> None:
+        self.complete = False
+        self.notes.append(
+            "chain_dp searched equal replication degrees only: with different degrees per stage the tables would be "
+            "too large; use --replication equal to make that the question"
+        )
+
+    def _spaces(self, batch: tuple[int, int], degree_sets: list[tuple[int, ...]]) -> None:
+        schedule = self.context.schedules[0]
+        for degrees in degree_sets:
+            if self.context.clock.expired():
+                self._ran_out()
+                return
+            space = ChainSpace(self.context, schedule, batch, degrees)
+            if space.configs:
+                for solution in self._solutions(space):
+                    self._keep(space, solution)
+
+    def _ran_out(self) -> None:
+        self.complete = False
+        self.notes.append("chain_dp reached the time limit")
+
+    def _solutions(self, space: ChainSpace) -> Iterator[Solution]:
+        if self.context.options.objective is Objective.THROUGHPUT:
+            weight = 1.0 / space.num_microbatches if self.context.problem.training else 0.0
+            yield from self._sweep(space, Goal.PERIOD, Caps(tail_weight=weight))
+        else:
+            yield from self._by_tail(space)
+
+    def _by_tail(self, space: ChainSpace) -> Iterator[Solution]:
+        """Lower the cap on the tails until no better value can follow."""
+        smallest = next(self._sweep(space, Goal.TAIL, Caps()), None)
+        if smallest is None:
+            return
+        cap = math.inf
+        while not self.context.clock.expired():
+            value, tail = math.inf, math.inf
+            for solution in self._by_period(space, cap, smallest.value):
+                yield solution
+                here = solution.sum_s + (space.num_microbatches - 1) * solution.period_s
+                if here < value:
+                    value, tail = here, solution.tail_s
+            if not math.isfinite(value) or value + smallest.value >= self.best or tail <= smallest.value:
+                return
+            cap = tail * STRICTLY
+        self._ran_out()
+
+    def _by_period(self, space: ChainSpace, tail: float, least_tail: float) -> Iterator[Solution]:
+        """Lower the cap on the period from the smallest sum on; stop when the caps meet."""
+        rest = space.num_microbatches - 1
+        cap, fastest = math.inf, None
+        while not self.context.clock.expired():
+            solution = next(self._sweep(space, Goal.SUM, Caps(period_s=cap, tail_s=tail)), None)
+            if solution is None:
+                return
+            yield solution
+            if not rest:
+                return
+            if fastest is None:
+                fastest = next(self._sweep(space, Goal.PERIOD, Caps(tail_s=tail)), None)
+                if fastest is None or fastest.period_s >= solution.period_s:
+                    return
+                yield fastest
+            worth = (self.best - least_tail - solution.sum_s) / rest
+            cap = min(solution.period_s, worth) * STRICTLY
+            if cap < fastest.period_s:
+                return
+        self._ran_out()
+
+    def _sweep(self, space: ChainSpace, goal: Goal, caps: Caps) -> Iterator[Solution]:
+        most = min(space.num_layers, sum(space.capacity))
+        solution = Sweep(space, goal, caps).best(most, self.context.options.num_stages)
+        if solution is not None:
+            yield solution
+
+    def _keep(self, space: ChainSpace, solution: Solution) -> None:
+        """Price the plan with the cost model and remember it."""
+        plan = space.plan(solution.stages)
+        key = (plan.stages, plan.microbatch_size)
+        if key in self.found:
+            return
+        priced = self.context.costs.price(plan)
+        value = objective_s(self.context.problem, priced, self.context.options.objective, self.context.search_model)
+        self.found[key] = Candidate(plan=plan, objective_s=value)
+        self.best = min(self.best, value)
+
+    def _is_exact(self) -> bool:
+        """Chain, interchangeable links, at most one tied pair."""
+        problem = self.context.problem
+        tied_pairs = len(problem.graph.tied) <= 1 and all(len(t.layers) <= 2 for t in problem.graph.tied)
+        return problem.index.is_chain() and tied_pairs and uniform_links(problem)
+
+    def _scope(self) -> str:
+        tensor = self.context.problem.workload.tensor
+        groups = f"groups of {tensor} consecutive devices" if tensor > 1 else "single devices"
+        return f"stages of consecutive layers on {groups}, equal devices per stage"
+
+
+def uniform_links(problem: Problem) -> bool:
+    """Whether every pair of devices has the same route, so that placement does not matter.
+
+    Clusters of more than 512 devices are not looked at and count as not uniform.
+    """
+    ids = [device.id for device in problem.cluster.devices]
+    if len(ids) > MAX_DEVICES_COMPARED:
+        return False
+    routes = [problem.network.route(a, b) for number, a in enumerate(ids) for b in ids[number + 1 :]]
+    prices = {None if route is None else (route.bandwidth_bytes_per_s, route.latency_s) for route in routes}
+    return len(prices) <= 1
+
+
+def _rank(candidate: Candidate) -> tuple[float, int, int]:
+    """Smaller value, then fewer devices, then fewer stages."""
+    stages = candidate.plan.stages
+    return candidate.objective_s, sum(len(g) for s in stages for g in s.replicas), len(stages)
