@@ -9,6 +9,9 @@ from torch import fx
 from planner.errors import InputError
 from planner.runtime.program import LOSS_LAYER, TracedProgram
 
+CONSTANTS = -1
+"""Number of the pseudo stage that holds the constants."""
+
 
 class StageModule(fx.GraphModule):
     """The operators of some layers, with their parameters under the original names.
@@ -25,15 +28,27 @@ class StageModule(fx.GraphModule):
     layers: tuple[str, ...]
 
 
-def split_layers(program: TracedProgram, groups: Sequence[Sequence[str]]) -> list[StageModule]:
+def split_layers(
+    program: TracedProgram, groups: Sequence[Sequence[str]], *, inline_constants: bool = True
+) -> list[StageModule]:
     """One `StageModule` per group of layer ids.
 
     Inputs and outputs stand in the order of the trace. The loss layer may be named in a group; it has no operators and
-    is ignored. Every layer must be in exactly one group, else InputError.
+    is ignored. Every layer must be in exactly one group, else InputError. Without `inline_constants` the values that
+    depend on no input and no parameter are further inputs (see `constants_module`) instead of computed inside.
     """
     group_of = _check(program, groups)
     number_of = {node: group_of[layer] for node, layer in program.layer_of_node.items()}
+    if not inline_constants:
+        number_of |= {node.name: CONSTANTS for node in _constant_nodes(program)}
     return [_stage(program, number_of, number, tuple(group)) for number, group in enumerate(groups)]
+
+
+def constants_module(program: TracedProgram) -> StageModule:
+    """Computes the values that depend on no input and no parameter, for stages split without `inline_constants`."""
+    number_of = dict.fromkeys(program.layer_of_node, 0)
+    number_of |= {node.name: CONSTANTS for node in _constant_nodes(program)}
+    return _stage(program, number_of, CONSTANTS, ())
 
 
 def model_input_names(program: TracedProgram) -> tuple[str, ...]:
@@ -44,6 +59,11 @@ def model_input_names(program: TracedProgram) -> tuple[str, ...]:
 def output_name(program: TracedProgram) -> str:
     """Name of the tensor that the loss reads."""
     return program.module.graph.output_node().all_input_nodes[0].name
+
+
+def _constant_nodes(program: TracedProgram) -> list[fx.Node]:
+    nodes = program.module.graph.nodes
+    return [n for n in nodes if n.op == "call_function" and n.name not in program.layer_of_node]
 
 
 def _check(program: TracedProgram, groups: Sequence[Sequence[str]]) -> dict[str, int]:

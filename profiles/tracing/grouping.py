@@ -71,7 +71,7 @@ def group(module: fx.GraphModule, model: nn.Module, grain: Grain) -> dict[str, s
 
 
 def varying_nodes(module: fx.GraphModule) -> set[fx.Node]:
-    """Operators that depend on a model input or a parameter, or that change a tensor in place."""
+    """Operators that depend on a model input or a parameter, or that change a buffer in place."""
     varying: set[fx.Node] = set()
     for node in module.graph.nodes:
         if _starts_varying(module, node) or not varying.isdisjoint(node.all_input_nodes):
@@ -203,12 +203,12 @@ def _is_parameter(module: nn.Module, node: fx.Node) -> bool:
 def _starts_varying(module: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "get_attr":
         return _is_parameter(module, node)
-    return node.op == "placeholder" or _mutates(node)
+    return node.op == "placeholder" or _mutates_buffer(node)
 
 
-def _mutates(node: fx.Node) -> bool:
+def _mutates_buffer(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
+    return schema is not None and schema.is_mutable and any(n.op == "get_attr" for n in node.all_input_nodes)
 
 
 def _is_heavy(node: fx.Node) -> bool:

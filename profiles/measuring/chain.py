@@ -1,0 +1,121 @@
+"""Runs a traced program layer by layer, forward and backward, and lets an observer watch every step.
+
+One *chain* is what a microbatch goes through: forward of all layers in order, the loss, its backward, backward of all
+layers in reverse. Layers are joined by detached leaves, as pipeline stages are: the backward pass of a layer starts
+from the gradients that its readers left on these leaves. Data needs no gradient, so the first layer computes no input
+gradient. Works on real and on fake tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import torch
+from torch import nn
+
+from planner.runtime.program import LOSS_LAYER, TracedProgram
+from planner.runtime.split import StageModule, constants_module, model_input_names, output_name, split_layers
+
+
+class Phase(StrEnum):
+    """What a layer does in one step of a chain."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+Observer = Callable[[str, Phase], AbstractContextManager[object]]
+"""Entered around each step: (layer id, phase)."""
+
+
+@dataclass(slots=True)
+class Step:
+    """What the forward pass of one layer leaves for its backward pass."""
+
+    outputs: dict[str, torch.Tensor]
+    leaves: dict[str, torch.Tensor]
+
+
+@dataclass(slots=True)
+class Pass:
+    """The state of one chain."""
+
+    values: dict[str, torch.Tensor]
+    steps: list[Step] = field(default_factory=list)
+
+
+class LayerChain:
+    """The layers of `program` as modules that share its parameters. `seed` chooses the batch."""
+
+    def __init__(self, program: TracedProgram, seed: int = 0) -> None:
+        self.program = program
+        self.layer_ids = [layer.id for layer in program.graph.layers if layer.id != LOSS_LAYER]
+        self._stages = split_layers(program, [[layer] for layer in self.layer_ids], inline_constants=False)
+        self._inputs, self._target = program.runnable.make_batch(program.batch_size, seed)
+        self._constants = self._compute_constants()
+        self._output = output_name(program)
+
+    @property
+    def constants(self) -> dict[str, torch.Tensor]:
+        """Masks, positions and the like: computed once, in no layer."""
+        return self._constants
+
+    def parameters(self, layer: str) -> list[nn.Parameter]:
+        """The trainable parameters that a layer reads."""
+        stage = self._stages[self.layer_ids.index(layer)]
+        return [p for p in stage.parameters() if p.requires_grad]
+
+    def run(self, observe: Observer) -> None:
+        """One chain. Gradients accumulate in the parameters."""
+        state = Pass(dict(zip(model_input_names(self.program), self._inputs, strict=True)) | self._constants)
+        for layer, stage in zip(self.layer_ids, self._stages, strict=True):
+            state.steps.append(self._forward(layer, stage, state, observe))
+        gradients = self._loss(state, observe)
+        for layer in reversed(self.layer_ids):
+            self._backward(layer, state.steps.pop(), gradients, observe)
+
+    def _compute_constants(self) -> dict[str, torch.Tensor]:
+        module = constants_module(self.program)
+        if not module.output_names:
+            return {}
+        with torch.no_grad():
+            return dict(zip(module.output_names, module(), strict=True))
+
+    def _forward(self, layer: str, stage: StageModule, state: Pass, observe: Observer) -> Step:
+        leaves = {name: _leaf(state.values[name]) for name in stage.input_names}
+        with observe(layer, Phase.FORWARD):
+            made = stage(*leaves.values())
+        outputs = dict(zip(stage.output_names, made, strict=True))
+        state.values |= outputs
+        return Step(outputs, leaves)
+
+    def _loss(self, state: Pass, observe: Observer) -> dict[str, torch.Tensor]:
+        leaf = _leaf(state.values[self._output])
+        with observe(LOSS_LAYER, Phase.FORWARD):
+            loss = self.program.runnable.loss(leaf, self._target)
+        with observe(LOSS_LAYER, Phase.BACKWARD):
+            torch.autograd.backward(loss)
+        return _gradients({self._output: leaf})
+
+    def _backward(self, layer: str, step: Step, gradients: dict[str, torch.Tensor], observe: Observer) -> None:
+        """Consumes the gradients of the layer's outputs and adds those of its inputs."""
+        pairs = [(t, gradients.pop(n)) for n, t in step.outputs.items() if t.requires_grad and n in gradients]
+        if not pairs:
+            return
+        roots, incoming = [t for t, _ in pairs], [g for _, g in pairs]
+        with observe(layer, Phase.BACKWARD):
+            torch.autograd.backward(roots, incoming)
+        for name, gradient in _gradients(step.leaves).items():
+            gradients[name] = gradients[name] + gradient if name in gradients else gradient
+
+
+def _leaf(value: torch.Tensor) -> torch.Tensor:
+    """The tensor as a stage receives it: same storage, no history."""
+    return value.detach().requires_grad_(value.requires_grad)
+
+
+def _gradients(leaves: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
