@@ -1,0 +1,119 @@
+"""`record`: a traced model's work without seconds, so that `profiles.analytic` can price it for any device."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.node import map_aggregate
+
+from planner.profile import Provenance
+from planner.runtime.program import LOSS_LAYER, RunnableModel, TracedProgram
+from profiles.measuring.chain import LayerChain, Phase
+from profiles.measuring.memory import KeptBytes, PeakBytes
+from profiles.measuring.work import WorkMeter
+from profiles.model import LayerWork, ModelRecord
+from profiles.tracing.grouping import attribute
+
+
+def record(
+    program: TracedProgram,
+    *,
+    name: str | None = None,
+    dtype: str = "bfloat16",
+    sequence_length: int | None = None,
+    notes: tuple[str, ...] = (),
+) -> ModelRecord:
+    """FLOPs, moved, weight and kept bytes of every layer, per sample.
+
+    The program is run forward and backward on fake tensors: no memory, no arithmetic, whatever the model's size and
+    device; trace it with batch size 1. Kept bytes are what autograd saves with fused attention (no s x s matrix).
+    FLOPs follow torch's formulas, with causal attention at half of the score matrix. `dtype` is that of the
+    parameters (`float32` etc.).
+    """
+    with FakeTensorMode(allow_non_fake_inputs=False):
+        chain = LayerChain(_fake(program))
+        meter, kept, peak = WorkMeter(chain), KeptBytes(chain), PeakBytes()
+        # the first chain makes the gradients (no additions to count), the last one finds them (they are no workspace)
+        for observer in (meter, kept, peak):
+            chain.run(observer)
+    return ModelRecord(
+        name=name or program.runnable.name,
+        dtype=dtype,
+        sequence_length=sequence_length,
+        graph=program.graph,
+        work={
+            layer: _work(program, layer, meter, kept.bytes_of[layer], peak.bytes_of[layer])
+            for layer in (*chain.layer_ids, LOSS_LAYER)
+        },
+        provenance=Provenance(
+            method="recorded: operators of one forward and backward pass on fake tensors",
+            tool=f"torch {torch.__version__}",
+            created=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+            notes=notes,
+        ),
+    )
+
+
+def _work(program: TracedProgram, layer: str, meter: WorkMeter, kept: int, workspace: int) -> LayerWork:
+    size = program.batch_size
+    weights = {one.id: one.parameter_bytes for one in program.graph.layers}
+    return LayerWork(
+        forward_flops=meter.flops[layer, Phase.FORWARD] / size,
+        backward_flops=meter.flops[layer, Phase.BACKWARD] / size,
+        forward_moved_bytes=meter.moved_bytes[layer, Phase.FORWARD] / size,
+        backward_moved_bytes=meter.moved_bytes[layer, Phase.BACKWARD] / size,
+        weight_bytes=weights[layer],
+        activation_bytes=-(-kept // size),
+        workspace_bytes=-(-workspace // size),
+    )
+
+
+def _fake(program: TracedProgram) -> TracedProgram:
+    """The program on fake CPU tensors (to be called and used inside a FakeTensorMode)."""
+    module = fx.GraphModule(program.module, _on_cpu(program.module.graph), class_name="Fake")
+    made: dict[int, torch.Tensor] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            old = attribute(module, node)
+            new = made.setdefault(id(old), _fake_attribute(old))
+            made.setdefault(id(new), new)
+            _set_attribute(module, str(node.target), new)
+    return replace(program, module=module, runnable=_fake_batches(program.runnable))
+
+
+def _on_cpu(graph: fx.Graph) -> fx.Graph:
+    """A copy in which operators that make tensors make them on the CPU (they say `meta` after a meta trace)."""
+    copy = fx.Graph()
+    copy.output(copy.graph_copy(graph, {}))
+    for node in copy.nodes:
+        node.args, node.kwargs = map_aggregate(node.args, _cpu), map_aggregate(node.kwargs, _cpu)
+    return copy
+
+
+def _cpu(argument: Any) -> Any:
+    return torch.device("cpu") if isinstance(argument, torch.device) else argument
+
+
+def _fake_attribute(old: torch.Tensor) -> torch.Tensor:
+    new = torch.empty(old.shape, dtype=old.dtype, device="cpu")
+    return nn.Parameter(new, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else new
+
+
+def _set_attribute(module: fx.GraphModule, path: str, value: torch.Tensor) -> None:
+    owner, _, name = path.rpartition(".")
+    holder = module.get_submodule(owner)
+    store = holder._parameters if name in holder._parameters else holder._buffers
+    store[name] = value  # type: ignore[assignment]
+
+
+def _fake_batches(runnable: RunnableModel) -> RunnableModel:
+    def make_batch(batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        inputs, target = runnable.make_batch(batch_size, seed)
+        return tuple(_fake_attribute(t) for t in inputs), _fake_attribute(target)
+
+    return replace(runnable, make_batch=make_batch)
