@@ -25,8 +25,7 @@ from planner.result import PlanResult
 from planner.timeline import Estimate
 
 WAIT_S = 30.0
-"""How long one request asks the service to wait; longer solves are polled."""
-POLL_S = 1.0
+"""How long one request asks the service to wait; longer solves take several."""
 CONNECTION_TIMEOUT_S = 60.0
 ERRORS: dict[str, type[PlannerError]] = {
     error.slug: error for error in (InputError, LimitError, ExportError, RunError, InternalError)
@@ -63,7 +62,7 @@ class Client:
         """
         end = time.monotonic() + timeout_s
         status, body, location = self._call(
-            "POST", f"/v1/plans?wait_s={min(WAIT_S, timeout_s):g}", _body(request, options)
+            "POST", f"/v1/plans?wait_s={min(WAIT_S, timeout_s):.3f}", _body(request, options)
         )
         if status == 201:
             return codec.decode(PlanResult, body)
@@ -91,12 +90,11 @@ class Client:
 
     def _wait(self, location: str, end: float) -> PlanResult:
         try:
-            while time.monotonic() < end:
-                _, job, _ = self._call("GET", location)
+            while (left_s := end - time.monotonic()) > 0:
+                _, job, _ = self._call("GET", f"{location}?wait_s={min(WAIT_S, left_s):.3f}")
                 if job["state"] not in ("queued", "running"):
                     return _result(job)
-                time.sleep(min(POLL_S, max(0.0, end - time.monotonic())))
-        except BaseException:
+        except KeyboardInterrupt:
             self._cancel(location)
             raise
         self._cancel(location)

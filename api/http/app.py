@@ -15,30 +15,33 @@ from fastapi import FastAPI
 
 from api.http import openapi
 from api.http.faults import add_fault_handlers
+from api.http.headers import HeaderLimit
 from api.http.jobs import Jobs
 from api.http.metrics import AnswerCounter, Metrics
 from api.http.routes import catalogue, estimates, health, pages, plans
 from api.http.settings import Settings, settings_from_environment
-from api.http.solving import Solving
+from api.http.solving import WORKER, Solving
 from api.http.state import Service, limits_of
 from api.http.store import SqlitePlanStore
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
+def create_app(settings: Settings | None = None, *, worker: tuple[str, ...] = WORKER) -> FastAPI:
     """The service by its settings (from the environment where they are not given).
 
-    The store is opened when the app starts, and InputError is raised then if another service holds it.
+    `worker` is the command of a solver process. The store is opened when the app starts; InputError is raised then
+    if another service holds it.
     """
     chosen = settings or settings_from_environment()
     metrics = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with _running(chosen, metrics) as service:
+        async with _running(chosen, metrics, worker) as service:
             app.state.service = service
             yield
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=lifespan)
+    app.add_middleware(HeaderLimit)
     app.add_middleware(AnswerCounter, metrics=metrics)
     add_fault_handlers(app)
     for routes in (plans, estimates, catalogue, health, pages):
@@ -48,7 +51,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 @asynccontextmanager
-async def _running(settings: Settings, metrics: Metrics) -> AsyncIterator[Service]:
+async def _running(settings: Settings, metrics: Metrics, worker: tuple[str, ...]) -> AsyncIterator[Service]:
     """The parts of the service between start and stop; no process is left at the end."""
     store = await asyncio.to_thread(SqlitePlanStore, settings.database_path)
     try:
@@ -56,6 +59,7 @@ async def _running(settings: Settings, metrics: Metrics) -> AsyncIterator[Servic
             scratch=_scratch_folder(settings.database_path),
             limits=limits_of(settings),
             memory_bytes=settings.solve_memory_bytes,
+            command=worker,
         )
         solving.sweep()
         jobs = Jobs(store, solving, settings, metrics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import logging
 import secrets
 import time
@@ -107,16 +108,12 @@ class Jobs:
         """
         record = await asyncio.to_thread(self._store.get, plan_id)
         while record is not None and not is_finished(record):
-            if await asyncio.to_thread(
-                lambda r=record: self._store.update(r, state=State.CANCELLED, finished_at=_now())
-            ):
+            if await asyncio.to_thread(self._mark_cancelled, record):
                 await self._abort(plan_id)
-                return await asyncio.to_thread(self._store.get, plan_id)
             record = await asyncio.to_thread(self._store.get, plan_id)
         if record is not None and record.state != State.CANCELLED:
-            raise RefusalError(
-                409, "already-finished", f"plan {plan_id} has {record.state}: there is nothing to cancel"
-            )
+            detail = f"the plan has {record.state.value} already: there is nothing to cancel"
+            raise RefusalError(409, "already-finished", detail)
         return record
 
     async def remove(self, plan_id: str) -> bool:
@@ -125,6 +122,9 @@ class Jobs:
         if found:
             await self._abort(plan_id)
         return found
+
+    def _mark_cancelled(self, record: PlanRecord) -> bool:
+        return self._store.update(record, state=State.CANCELLED, finished_at=_now())
 
     async def _abort(self, plan_id: str) -> None:
         solve = self._running.get(plan_id)
@@ -172,12 +172,18 @@ class Jobs:
         except asyncio.CancelledError:  # the service stops
             solve.cancel()
             await asyncio.wait([solve])
+            await asyncio.to_thread(self._give_back, record)
             raise
         finally:
             del self._running[plan_id]
             self._metrics.add_solve(time.monotonic() - started)
         if not solve.cancelled():
             await self._settle(record, solve)
+
+    def _give_back(self, record: PlanRecord) -> None:
+        """Queue a plan whose solve was stopped with the service: that attempt does not count."""
+        with contextlib.suppress(StoreBusyError):  # then it is found running at the next start
+            self._store.update(record, state=State.QUEUED, attempts=record.attempts - 1)
 
     async def _claim(self, plan_id: str) -> PlanRecord | None:
         record = await _patiently(lambda: self._store.get(plan_id))

@@ -26,6 +26,7 @@ from api.http.requests import Limits
 
 log = logging.getLogger(__name__)
 
+WORKER = (sys.executable, "-m", "api.http.worker")
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 ERRORS_FILE = "stderr.txt"
 MAX_LOGGED_CHARACTERS = 2000
@@ -37,11 +38,12 @@ class WorkerLostError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solving:
-    """Runs tasks. `scratch` is the folder that holds the private folders of the running ones."""
+    """Runs tasks, each with `command`. `scratch` is the folder that holds the private folders of the running ones."""
 
     scratch: Path
     limits: Limits
     memory_bytes: int = 0
+    command: tuple[str, ...] = WORKER
 
     async def run(self, task: Task, *parts: bytes, limit_s: float, format: str = "") -> Outcome:
         """The outcome of `task`; a limit-reached problem when `limit_s` passes. WorkerLostError when it dies.
@@ -76,7 +78,7 @@ class Solving:
     async def _process(self) -> AsyncIterator[asyncio.subprocess.Process]:
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
         try:
-            process = await _start(folder)
+            process = await _start(self.command, folder)
             try:
                 yield process
             finally:
@@ -85,11 +87,11 @@ class Solving:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _start(folder: Path) -> asyncio.subprocess.Process:
+async def _start(command: tuple[str, ...], folder: Path) -> asyncio.subprocess.Process:
     environment = {**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
     with (folder / ERRORS_FILE).open("wb") as errors:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "api.http.worker"),
+            *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,

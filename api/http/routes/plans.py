@@ -59,8 +59,9 @@ async def list_plans(service: ServiceOf, limit: PageSize = DEFAULT_PAGE, cursor:
 
 
 @router.get("/{plan_id}", operation_id="getPlan", summary="Read a plan and how far it is")
-async def get_plan(plan_id: PlanId, service: ServiceOf) -> Response:
-    """The job, with its result when it succeeded and its problem when it failed."""
+async def get_plan(plan_id: PlanId, service: ServiceOf, wait_s: Wait = 0.0) -> Response:
+    """The job, with its result when it succeeded and its problem when it failed; waits for the end up to `wait_s`."""
+    await service.jobs.wait(plan_id, wait_s)
     return _job(await _found(service, plan_id))
 
 

@@ -1,0 +1,161 @@
+"""Requests: sizes before meaning, pointers that lead to the fault, and nothing that names code, files or addresses."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from api.http.examples import CLUSTER, INLINE_MODEL, PROBLEM, TRAINING
+from api.http.problems import TooLargeError
+from api.http.requests import Limits, build_problem, read_estimate_request, read_plan_request
+from planner import codec
+from planner.errors import InputError
+from planner.problem import Problem
+from planner.workload import Inference
+
+LIMITS = Limits(max_layers=10, max_edges=10, max_devices=16, max_time_limit_s=100.0)
+
+
+def read(values: Any) -> Any:
+    return read_plan_request(json.dumps(values).encode(), LIMITS)
+
+
+def refused(values: Any) -> InputError:
+    with pytest.raises(InputError) as caught:
+        build_problem(read(values))
+    return caught.value
+
+
+def changed(*path: str | int, value: Any) -> dict[str, Any]:
+    """The example problem with one value replaced."""
+    problem = copy.deepcopy(PROBLEM)
+    place: Any = problem
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return {"problem": problem}
+
+
+def test_a_problem_and_its_parts_are_the_same_request() -> None:
+    whole = build_problem(read({"problem": PROBLEM}))
+    parts = build_problem(read({"model": INLINE_MODEL, "cluster": CLUSTER, "workload": TRAINING}))
+    assert whole == parts == codec.decode(Problem, PROBLEM)
+
+
+def test_parts_may_carry_their_document_headers() -> None:
+    whole = codec.encode(codec.decode(Problem, PROBLEM))
+    assert whole["document"] == "problem"
+    assert build_problem(read({"problem": whole})) == codec.decode(Problem, PROBLEM)
+
+
+def test_the_model_may_carry_cluster_and_workload() -> None:
+    model = {**INLINE_MODEL, "cluster": CLUSTER, "workload": TRAINING}
+    assert build_problem(read({"model": model})) == codec.decode(Problem, PROBLEM)
+
+
+def test_an_inference_workload_is_told_by_its_kind() -> None:
+    workload = {"kind": "inference", "global_batch_size": 4}
+    problem = build_problem(read({"model": INLINE_MODEL, "cluster": CLUSTER, "workload": workload}))
+    assert problem.workload == Inference(global_batch_size=4)
+
+
+def test_a_short_form_is_a_cluster() -> None:
+    problem = build_problem(read({"model": _for("H100-80G-SXM"), "cluster": "2x2xH100-80G-SXM", "workload": TRAINING}))
+    assert len(problem.cluster.devices) == 4
+
+
+def _for(device_type: str) -> dict[str, Any]:
+    model = copy.deepcopy(INLINE_MODEL)
+    model["profiles"][0]["device_type"] = device_type
+    return model
+
+
+@pytest.mark.parametrize(
+    ("values", "pointer"),
+    [
+        ({}, "/problem"),
+        ({"cluster": CLUSTER, "workload": TRAINING}, "/problem"),
+        ({"model": INLINE_MODEL, "workload": TRAINING}, "/cluster"),
+        ({"model": INLINE_MODEL, "cluster": CLUSTER}, "/workload"),
+        ({"problem": PROBLEM, "model": INLINE_MODEL}, "/model"),
+        ({"problem": PROBLEM, "url": "x"}, "/url"),
+        ({"problem": 7}, "/problem"),
+        ({"model": INLINE_MODEL, "cluster": CLUSTER, "workload": {"kind": "mining"}}, "/workload/kind"),
+        (changed("graph", "layers", 1, "id", value="embedding"), "/problem/graph/layers/1/id"),
+        (changed("graph", "layers", 1, "parameter_bytes", value=-1), "/problem/graph/layers/1/parameter_bytes"),
+        (changed("graph", "edges", 0, "source", value="nobody"), "/problem/graph/edges/0/source"),
+        (changed("cluster", "devices", value=[]), "/problem/cluster/devices"),
+        (changed("workload", "global_batch_size", value=0), "/problem/workload/global_batch_size"),
+        ({"problem": PROBLEM, "options": {"time_limit_s": 0}}, "/options/time_limit_s"),
+        ({"problem": PROBLEM, "options": {"time_limit_s": 101}}, "/options/time_limit_s"),
+        ({"problem": PROBLEM, "options": {"time_limit_s": "1 -export x"}}, "/options/time_limit_s"),
+        ({"problem": PROBLEM, "options": {"num_stages": 0}}, "/options/num_stages"),
+        ({"problem": PROBLEM, "options": {"num_stages": 10**9}}, "/options/num_stages"),
+        ({"problem": PROBLEM, "options": {"num_finalists": 0}}, "/options/num_finalists"),
+        ({"problem": PROBLEM, "options": {"threads": 4}}, "/options/threads"),
+    ],
+)
+def test_faults_have_pointers_into_the_request(values: dict[str, Any], pointer: str) -> None:
+    assert refused(values).pointer == pointer
+
+
+def test_faults_between_the_parts_point_at_the_part() -> None:
+    model = copy.deepcopy(INLINE_MODEL)
+    model["graph"]["edges"][0]["target"] = "nobody"
+    assert refused({"model": model, "cluster": CLUSTER, "workload": TRAINING}).pointer == "/model/graph/edges/0/target"
+    late = {"kind": "training", "global_batch_size": 3, "microbatch_size": 2}
+    assert refused({"model": INLINE_MODEL, "cluster": CLUSTER, "workload": late}).pointer == "/workload/microbatch_size"
+
+
+@pytest.mark.parametrize("model", ["os:system", "../../etc/passwd", "/etc/passwd", "http://a.example/m", "", "a" * 101])
+def test_no_code_path_or_address_is_a_model(model: str) -> None:
+    assert refused({"model": model, "cluster": CLUSTER, "workload": TRAINING}).pointer == "/model"
+
+
+@pytest.mark.parametrize(
+    "cluster", ["cluster.toml", "/etc/passwd", "../c.json", "file:8xH100", "8xH100-80G-SXM/../x", ""]
+)
+def test_no_file_is_a_cluster(cluster: str) -> None:
+    assert refused({"model": INLINE_MODEL, "cluster": cluster, "workload": TRAINING}).pointer == "/cluster"
+
+
+@pytest.mark.parametrize(
+    ("values", "pointer"),
+    [
+        ({"problem": {"graph": {"layers": [0] * 11}}}, "/problem/graph/layers"),
+        ({"model": {"graph": {"edges": [0] * 11}}}, "/model/graph/edges"),
+        ({"problem": {"cluster": {"devices": [0] * 17}}}, "/problem/cluster/devices"),
+        ({"model": {"cluster": {"links": [0] * 11}}}, "/model/cluster/links"),
+        ({"cluster": {"devices": [0] * 17}}, "/cluster/devices"),
+        ({"cluster": "3x8xH100-80G-SXM"}, "/cluster"),
+        ({"cluster": "999999999x999999999xH100-80G-SXM"}, "/cluster"),
+        ({"cluster": "local:17"}, "/cluster"),
+    ],
+)
+def test_sizes_come_before_meaning(values: dict[str, Any], pointer: str) -> None:
+    fault = refused(values)
+    assert isinstance(fault, TooLargeError)
+    assert fault.http_status == 413
+    assert fault.pointer == pointer
+
+
+def test_an_estimate_needs_a_plan() -> None:
+    with pytest.raises(InputError, match="no plan"):
+        read_estimate_request(json.dumps({"problem": PROBLEM}).encode(), LIMITS)
+
+
+def test_a_broken_plan_has_a_pointer() -> None:
+    with pytest.raises(InputError) as caught:
+        read_estimate_request(json.dumps({"problem": PROBLEM, "plan": {"stages": 1}}).encode(), LIMITS)
+    assert caught.value.pointer.startswith("/plan/")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"{} x", b"null", b'"x"', b"[1]", b'{"a":NaN}', b'{"\xff":1}', b"[" * 100_000]
+)
+def test_what_is_no_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(InputError):
+        read_plan_request(body, LIMITS)
