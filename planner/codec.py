@@ -6,7 +6,6 @@ pydantic reads the dataclasses strictly, and every fault becomes an InputError w
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from typing import Any, TypeVar
@@ -72,10 +71,14 @@ def fingerprint(noun: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@functools.cache
 def adapter(noun_type: type[T]) -> TypeAdapter[T]:
-    """The pydantic reader and writer of a noun (also the source of its JSON schema)."""
-    return TypeAdapter(noun_type)
+    """The pydantic reader and writer of a noun (also the source of its JSON schema), made once per noun."""
+    if noun_type not in _ADAPTERS:
+        _ADAPTERS[noun_type] = TypeAdapter(noun_type)
+    return _ADAPTERS[noun_type]
+
+
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
 def kind_of(noun_type: type) -> str:

@@ -10,7 +10,6 @@ from planner.graph import Layer
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
 
-
 UNSUPPORTED_S = 1e30
 """Forward seconds of a layer that a device type cannot run: finite, so that no sum or product becomes NaN."""
 
@@ -114,8 +113,8 @@ def _interpolate(tables: list[CostTable], layer: str, samples: float) -> _Row:
     if not known:
         return _UNSUPPORTED
     if len(known) == 1:
-        (size, cost), share = known[0], samples / known[0][0]
-        return _mix(cost, cost, 0.0, share)
+        size, cost = known[0]
+        return _mix(cost, cost, 0.0, samples / size)
     upper = next((i for i, (size, _) in enumerate(known) if size >= samples), len(known) - 1) or 1
     (low, a), (high, b) = known[upper - 1], known[upper]
     return _mix(a, b, (samples - low) / (high - low), 1.0)

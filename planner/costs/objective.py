@@ -1,7 +1,7 @@
 """The search models: closed forms of a priced plan. `docs/cost-model.md` section 6.
 
     iteration_time = sum of passes + sum of transfers + (M - 1) * period + max of tails
-    throughput     = the period per microbatch (training: plus the tail's share)
+    throughput     = period / microbatch size: seconds per sample (training: with the tail's share in the period)
 
 The models differ in the period. Only the simulator says what an iteration takes.
 """
@@ -17,7 +17,7 @@ from planner.problem import Problem
 def objective_s(problem: Problem, priced: PricedPlan, objective: Objective, model: SearchModel) -> float:
     """The value that a search in `model` minimises, for one plan."""
     if objective is Objective.THROUGHPUT:
-        return period_s(problem, priced, model, with_tail=True)
+        return period_s(problem, priced, model, with_tail=problem.training is not None) / priced.plan.microbatch_size
     passes = sum(stage.pass_s for stage in priced.stages)
     moved = sum(sum(transfer_s(t, model)) for t in priced.transfers)
     steady = (priced.plan.num_microbatches - 1) * period_s(problem, priced, model)

@@ -6,7 +6,7 @@ The same formulas price one stage (numbers) and all intervals of an order at onc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +110,7 @@ def _tied_corrections(problem: Problem, members: set[int]) -> _Tied:
     return _Tied(repeated=repeated, repeated_trainable=repeated_trainable, shared_outside=outside)
 
 
-def _volume(index: GraphIndex, tensors: Any, samples: int) -> int:
+def _volume(index: GraphIndex, tensors: Iterable[int], samples: int) -> int:
     return samples * sum(index.tensors[t].bytes_per_sample for t in tensors)
 
 

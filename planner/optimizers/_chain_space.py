@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cluster import DeviceKind, Route
-from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.communication import Group, pipe_route, replica_ring_route, ring_route, slowest
+from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.intervals import Array, cut_bytes, interval_parts
 from planner.costs.memory import memory_bytes, total_bytes
 from planner.costs.parts import StageParts

@@ -17,6 +17,6 @@ def enough_for_replicas(name: str, shape: PipelineShape) -> None:
     for stage, degree in enumerate(shape.dealt):
         if degree > shape.num_microbatches:
             raise InputError(
-                f"schedule {name!r}: stage {stage} of {shape.num_stages} deals {shape.num_microbatches} microbatches to "
-                f"{degree} replicas: use at least {degree} microbatches or fewer replicas"
+                f"schedule {name!r}: stage {stage} of {shape.num_stages} deals {shape.num_microbatches} microbatches "
+                f"to {degree} replicas: use at least {degree} microbatches or fewer replicas"
             )

@@ -30,7 +30,7 @@ class PipelineShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One sequence of actions: a replica of a stage (`replica` is 0 where replicas split), or several stages of a rank."""
+    """One sequence of actions: of a replica of a stage (0 where replicas split), or of a rank with several stages."""
 
     stages: tuple[int, ...]
     replica: int

@@ -85,6 +85,12 @@ class _Engine:
         for number, task in enumerate(tasks):
             if task.queue is not None:
                 self.queues.setdefault(task.queue, []).append(number)
+        self.queues_on: dict[int, set[int]] = {}
+        for queue, numbers in self.queues.items():
+            for number in numbers:
+                for resource in tasks[number].resources:
+                    self.queues_on.setdefault(resource, set()).add(queue)
+        self.awake = set(self.queues)
         self.loose = [n for n, task in enumerate(tasks) if task.queue is None and self.ready[n]]
         self.events: list[tuple[float, int, bool]] = []
         self.start = [-1.0] * len(tasks)
@@ -110,7 +116,8 @@ class _Engine:
 
     def _start_what_can(self) -> None:
         self.loose = [n for n in self.loose if not self._try(n)]
-        for queue in self.queues:
+        awake, self.awake = sorted(self.awake), set()
+        for queue in awake:
             self._advance(queue)
 
     def _advance(self, queue: int) -> None:
@@ -150,6 +157,7 @@ class _Engine:
             self.end[number] = self.now
             for resource in task.resources:
                 self.free[resource] = True
+                self.awake |= self.queues_on.get(resource, set())
 
     def _finish(self, number: int) -> None:
         task = self.tasks[number]
@@ -160,5 +168,8 @@ class _Engine:
             self.missing[follower] -= 1
             if not self.missing[follower]:
                 self.ready[follower] = True
-                if self.tasks[follower].queue is None:
+                queue = self.tasks[follower].queue
+                if queue is None:
                     self.loose.append(follower)
+                else:
+                    self.awake.add(queue)

@@ -1,0 +1,82 @@
+"""The protocol of certified lower bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from planner.costs.model import CostModel
+from planner.options import Objective, Replication
+from planner.problem import Problem
+from planner.registry import Registry
+from planner.workload import ReplicaMode
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundQuery:
+    """Over which plans a bound must hold: every partition, placement, schedule and degree at these batches.
+
+    `batches` are (microbatch size, number of microbatches). The device groups are those of `tensor` devices.
+    """
+
+    problem: Problem
+    costs: CostModel
+    objective: Objective
+    batches: tuple[tuple[int, int], ...]
+    replication: Replication
+    replica_mode: ReplicaMode
+
+    @cached_property
+    def groups(self) -> dict[str, int]:
+        """Device type -> number of device groups that it can form."""
+        tensor, counts = self.problem.workload.tensor, dict[str, int]()
+        for device in self.problem.cluster.devices:
+            if device.type in self.problem.profile_of:
+                counts[device.type] = counts.get(device.type, 0) + 1
+        return {kind: count // tensor for kind, count in counts.items() if count >= tensor}
+
+    def degrees(self, microbatch_size: int, num_microbatches: int) -> list[int]:
+        """Every replication degree that a plan may use at this batch."""
+        if self.replication is Replication.NONE:
+            return [1]
+        most = max(self.groups.values(), default=1)
+        if self.replica_mode is ReplicaMode.DEALT:
+            return list(range(1, min(most, num_microbatches) + 1))
+        return [d for d in range(1, most + 1) if microbatch_size % d == 0]
+
+    def passes(self, microbatch_size: int, degree: int) -> list[list[float]]:
+        """Per usable device type: forward plus backward seconds of every layer on one of `degree` replicas."""
+        split = self.replica_mode is ReplicaMode.SPLIT
+        samples = microbatch_size / degree if split else microbatch_size
+        found = []
+        for kind, count in self.groups.items():
+            if count >= degree:
+                prices = self.costs.layer_prices(kind, samples, self.problem.workload.tensor)
+                found.append([f + b for f, b in zip(prices.forward_s, prices.backward_s, strict=True)])
+        return found
+
+
+class Bound(Protocol):
+    """One lower bound. Each method returns seconds that no plan of the query undercuts, or None.
+
+    `objective_s` bounds the search models' closed forms (all of them: they only add to the terms used), `iteration_s`
+    the simulated time of one iteration.
+    """
+
+    name: str
+
+    def objective_s(self, query: BoundQuery) -> float | None: ...
+
+    def iteration_s(self, query: BoundQuery) -> float | None: ...
+
+
+BOUNDS: Registry[Bound] = Registry("bound", "planner.bounds")
+
+MARGIN = 1e-12
+"""Bounds are lowered by this factor: sums in another order may round differently."""
+
+
+def lowered(seconds: float) -> float:
+    """`seconds` minus the rounding margin."""
+    return seconds * (1.0 - MARGIN)

@@ -1,0 +1,141 @@
+"""Why nothing fits: the least that any split exceeds the memory limits by, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from planner.costs.model import CostModel
+from planner.errors import PlannerError
+from planner.optimizers._chain_kernel import Caps, Goal, Solution, Sweep
+from planner.optimizers._chain_space import ChainSpace, device_classes
+from planner.optimizers.base import SearchContext, divisors
+from planner.options import Replication
+from planner.problem import Problem
+from planner.result import Infeasibility
+from planner.workload import Recomputation, ReplicaMode, Training
+
+
+def explain(context: SearchContext) -> Infeasibility | None:
+    """The tightest memory constraint over all splits into consecutive layers; None when one fits.
+
+    One sweep per batch and replication degree finds the split whose worst stage exceeds its limit least.
+    """
+    worst = least_excess(context)
+    if worst is None:
+        return _no_route(context)
+    excess, space, solution = worst
+    if excess <= 0:
+        return None
+    stage, need, limit = _tightest(context, space, solution)
+    remedy = _first_that_fits(context) or "more devices, more memory per device, or a smaller model"
+    shape = f"{len(solution.stages)} stages, microbatch size {space.microbatch_size}, {space.schedule}"
+    return Infeasibility(
+        constraint="memory",
+        shortfall_bytes=int(excess),
+        message=(
+            f"no split fits: the best ({shape}) still needs {need / 2**30:.2f} GiB per device on {stage}, the limit is "
+            f"{limit / 2**30:.2f} GiB (short by {excess / 2**30:.2f} GiB = {int(excess):,} bytes)"
+        ),
+        remedy=remedy,
+    )
+
+
+def least_excess(context: SearchContext) -> tuple[float, ChainSpace, Solution] | None:
+    """(bytes over the limit, space, split) of the split that exceeds its memory limits least; None without any."""
+    best: tuple[float, ChainSpace, Solution] | None = None
+    for space in _spaces(context):
+        most = min(space.num_layers, sum(space.capacity))
+        solution = Sweep(space, Goal.EXCESS, Caps()).best(most, context.options.num_stages)
+        if solution is not None and (best is None or solution.value < best[0]):
+            best = (solution.value, space, solution)
+        if context.clock.expired():
+            break
+    return best
+
+
+def _spaces(context: SearchContext) -> Iterator[ChainSpace]:
+    """One space per batch and equal replication degree, under the schedule that holds least."""
+    classes = device_classes(context.problem, context.problem.workload.tensor)
+    most = max((len(groups) for groups in classes), default=0)
+    for batch in context.batches():
+        for degree in _degrees(context, batch, most):
+            space = ChainSpace(context, context.schedules[0], batch, (degree,))
+            if space.configs:
+                yield space
+
+
+def _degrees(context: SearchContext, batch: tuple[int, int], most: int) -> list[int]:
+    if context.options.replication is Replication.NONE:
+        return [1]
+    total = batch[1] if context.options.replica_mode is ReplicaMode.DEALT else batch[0]
+    return [degree for degree in divisors(total) if degree <= most]
+
+
+def _tightest(context: SearchContext, space: ChainSpace, solution: Solution) -> tuple[str, int, int]:
+    priced = context.costs.price(space.plan(solution.stages))
+    over = [(s.memory.total_bytes - s.memory.limit_bytes, -n) for n, s in enumerate(priced.stages)]
+    number = -max(over)[1]
+    stage = priced.stages[number]
+    layers = stage.stage.layers
+    name = f"stage {number} ({layers[0]} .. {layers[-1]})" if len(layers) > 1 else f"stage {number} ({layers[0]})"
+    return name, stage.memory.total_bytes, stage.memory.limit_bytes
+
+
+def _no_route(context: SearchContext) -> Infeasibility | None:
+    """Without any split at all, either a link or a device that can run some layer is missing."""
+    ids = [device.id for device in context.problem.cluster.devices]
+    for number, a in enumerate(ids):
+        for b in ids[number + 1 :]:
+            if context.problem.network.route(a, b) is None:
+                return Infeasibility(
+                    constraint="link",
+                    shortfall_bytes=0,
+                    message=f"no link joins devices {a!r} and {b!r}, but their stages would have to exchange tensors",
+                    remedy="add a link, or ask for fewer stages",
+                )
+    return Infeasibility(
+        constraint="devices",
+        shortfall_bytes=0,
+        message="no arrangement of the devices can run every layer in the asked number of stages",
+        remedy="profile the layers on another device type, or change the number of stages",
+    )
+
+
+def _first_that_fits(context: SearchContext) -> str | None:
+    """The first of some smaller changes with which a split fits; each is tried, not guessed."""
+    work = context.problem.workload
+    if not isinstance(work, Training):
+        return None
+    for words, changed in _changes(work, len(context.problem.cluster.devices)):
+        if context.clock.expired():
+            return None
+        if _fits(context, changed):
+            return f"{words} (checked: a split then fits)"
+    return None
+
+
+def _changes(work: Training, num_devices: int) -> Iterator[tuple[str, Training]]:
+    if work.zero < 1:
+        yield "ZeRO stage 1 (--zero 1)", replace(work, zero=1)
+    if work.recomputation is Recomputation.NONE:
+        yield "full recomputation (--recompute full)", replace(work, recomputation=Recomputation.FULL)
+    degree = work.tensor * 2
+    while degree <= min(8, num_devices):
+        yield f"tensor degree {degree} (--tensor {degree})", replace(work, tensor=degree)
+        degree *= 2
+    both = replace(work, recomputation=Recomputation.FULL, zero=max(1, work.zero))
+    yield "full recomputation and ZeRO stage 1 (--recompute full --zero 1)", both
+    if num_devices >= 8 > work.tensor:
+        yield "tensor degree 8 with both (--tensor 8 --recompute full --zero 1)", replace(both, tensor=8)
+
+
+def _fits(context: SearchContext, work: Training) -> bool:
+    problem = context.problem
+    try:
+        changed = Problem(graph=problem.graph, profiles=problem.profiles, cluster=problem.cluster, workload=work)
+        there = replace(context, problem=changed, costs=CostModel(changed))
+        worst = least_excess(there)
+    except PlannerError:
+        return False
+    return worst is not None and worst[0] <= 0

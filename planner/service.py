@@ -1,0 +1,297 @@
+"""`plan`, `estimate`, `simulate`: where the parts meet."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+
+from planner.bounds import BOUNDS, BoundQuery
+from planner.checks import check_number
+from planner.codec import fingerprint
+from planner.costs.model import CostModel
+from planner.errors import InputError, InternalError
+from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext
+from planner.optimizers.explain import explain
+from planner.options import MAX_NUM_FINALISTS, MAX_TIME_LIMIT_S, Objective, SearchOptions
+from planner.plan import Plan
+from planner.problem import Problem
+from planner.result import Certificate, PlanResult, RunnerUp, SearchReport, Status
+from planner.schedules import SCHEDULES
+from planner.simulation.estimate import simulate_plan
+from planner.timeline import Estimate, Timeline
+from planner.verify import verify
+
+PROVEN_GAP = 1e-9
+"""A relative gap up to which a plan counts as proven optimal in its search model."""
+
+TIE = 0.03
+"""Predicted times that differ by less are ties: predictions are no better than that (measured, docs/cost-model.md)."""
+
+MAX_SIMULATED_ACTIONS = 400_000
+"""Finalists after the first are simulated while their actions sum up to at most this many."""
+
+
+def plan(problem: Problem, options: SearchOptions | None = None) -> PlanResult:
+    """Search, simulate the best candidates, verify, rank, certify.
+
+    Returns a `PlanResult`: with a plan, or with `report.status` infeasible (and why) or limit. Raises InputError for
+    options that make no sense and InternalError when a chosen plan does not verify. The search ends soon after
+    `options.time_limit_s`.
+    """
+    options = options or SearchOptions()
+    check_options(problem, options)
+    started = time.monotonic()
+    context = SearchContext(
+        problem=problem, options=options, costs=CostModel(problem), clock=Clock(options.time_limit_s)
+    )
+    outcomes = _search(context)
+    finalists = _simulate(context, outcomes)
+    if not finalists:
+        return _without_plan(context, outcomes, started)
+    return _with_plan(context, outcomes, finalists, started)
+
+
+def estimate(problem: Problem, plan: Plan) -> Estimate:
+    """Price and simulate a plan that somebody brings. InputError when it is malformed (`verify` says what else)."""
+    return _simulated(problem, plan)[1]
+
+
+def simulate(problem: Problem, plan: Plan) -> Timeline:
+    """The timeline of one iteration of the plan."""
+    return _simulated(problem, plan)[0]
+
+
+def check_options(problem: Problem, options: SearchOptions) -> None:
+    """Names that exist, counts within what the problem has."""
+    check_number(options.time_limit_s, "time_limit_s", "/options/time_limit_s", low=0.01, high=MAX_TIME_LIMIT_S)
+    check_number(options.num_finalists, "num_finalists", "/options/num_finalists", low=1, high=MAX_NUM_FINALISTS)
+    _check_name(options.optimizer, OPTIMIZERS.names(), "optimizer")
+    _check_name(options.schedule, SCHEDULES.names(), "schedule")
+    if options.num_stages is None:
+        return
+    groups = len(problem.cluster.devices) // problem.workload.tensor
+    most = min(len(problem.index), groups)
+    if not 1 <= options.num_stages <= most:
+        raise InputError(
+            f"num_stages is {options.num_stages}: it must be between 1 and {most} ({len(problem.index)} layers, "
+            f"{groups} device groups); change it or the cluster",
+            pointer="/options/num_stages",
+        )
+
+
+def _check_name(name: str, known: tuple[str, ...], kind: str) -> None:
+    if name != "auto" and name not in known:
+        raise InputError(f"unknown {kind} {name!r}: use auto, {', '.join(known)}", pointer=f"/options/{kind}")
+
+
+def _simulated(problem: Problem, plan: Plan) -> tuple[Timeline, Estimate]:
+    fatal = [v for v in verify(plan, problem) if v.code != "memory"]
+    if fatal:
+        raise InputError("; ".join(v.message for v in fatal[:3]), pointer="/plan")
+    return simulate_plan(problem, plan)
+
+
+def _search(context: SearchContext) -> dict[str, Outcome]:
+    """Run the named optimizer, or the portfolio: a baseline, the DP, and MILP or ideals where the DP proves nothing."""
+    named = context.options.optimizer
+    outcomes: dict[str, Outcome] = {}
+    for name in ("uniform", "chain_dp", "ideal_dp", "milp") if named == "auto" else (named,):
+        if name not in OPTIMIZERS or (named == "auto" and any(outcome.exact for outcome in outcomes.values())):
+            continue
+        optimizer = OPTIMIZERS[name]
+        refusal = optimizer.supports(context)
+        if refusal:
+            if named != "auto":
+                raise InputError(
+                    f"optimizer {name!r} cannot search this problem: {refusal}", pointer="/options/optimizer"
+                )
+            continue
+        known = tuple(c for outcome in outcomes.values() for c in outcome.candidates)
+        outcomes[name] = optimizer.search(replace(context, incumbents=known))
+    return outcomes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finalist:
+    candidate: Candidate
+    found_by: str
+    estimate: Estimate
+
+
+def _simulate(context: SearchContext, outcomes: dict[str, Outcome]) -> list[_Finalist]:
+    """The best candidates of all optimizers, simulated, verified and ranked."""
+    named = [(c, name) for name, outcome in outcomes.items() for c in outcome.candidates]
+    named.sort(key=lambda pair: _candidate_rank(pair[0]))
+    finalists: list[_Finalist] = []
+    seen: set[str] = set()
+    actions = 0
+    for candidate, name in named:
+        key = repr((candidate.plan.stages, candidate.plan.microbatch_size, candidate.plan.schedule))
+        actions += len(candidate.plan.stages) * candidate.plan.num_microbatches
+        late = context.clock.expired() or actions > MAX_SIMULATED_ACTIONS
+        if key in seen or len(finalists) >= context.options.num_finalists or (finalists and late):
+            continue
+        seen.add(key)
+        if not verify(candidate.plan, context.problem, context.costs):
+            _, priced = simulate_plan(context.problem, candidate.plan, context.costs)
+            finalists.append(_Finalist(candidate=candidate, found_by=name, estimate=priced))
+    by_objective = context.options.objective is Objective.THROUGHPUT
+    return sorted(finalists, key=lambda f: _finalist_rank(f, by_objective))
+
+
+def _candidate_rank(candidate: Candidate) -> tuple[float, int, int]:
+    stages = candidate.plan.stages
+    return candidate.objective_s, sum(len(g) for s in stages for g in s.replicas), len(stages)
+
+
+def _finalist_rank(finalist: _Finalist, by_objective: bool) -> tuple[float, int, int]:
+    seconds = finalist.candidate.objective_s if by_objective else finalist.estimate.iteration_time_s
+    return seconds, finalist.estimate.num_devices_used, finalist.estimate.peak_memory_bytes
+
+
+def _with_plan(
+    context: SearchContext, outcomes: dict[str, Outcome], finalists: list[_Finalist], started: float
+) -> PlanResult:
+    best = finalists[0]
+    certificates = _certificates(context, outcomes, best)
+    own = next(c for c in certificates if c.quantity == "objective_s")
+    proven = own.gap <= PROVEN_GAP
+    chosen = replace(best.candidate.plan, problem_fingerprint=fingerprint(context.problem))
+    wrong = verify(chosen, context.problem, context.costs)
+    if wrong:
+        raise InternalError(f"the chosen plan does not verify: {wrong[0].message}")
+    report = _report(
+        context,
+        outcomes,
+        started,
+        status=Status.OPTIMAL if proven else Status.FEASIBLE,
+        objective_s=best.candidate.objective_s,
+        bound_s=own.bound_s,
+        gap=own.gap,
+        certificates=certificates,
+        optimizer=best.found_by,
+        notes=_notes(context, finalists),
+    )
+    return PlanResult(
+        plan=chosen,
+        estimate=best.estimate,
+        report=report,
+        runners_up=tuple(_runner_up(best, other) for other in finalists[1:]),
+        planner_version=planner_version(),
+    )
+
+
+def _without_plan(context: SearchContext, outcomes: dict[str, Outcome], started: float) -> PlanResult:
+    """Infeasible when that is proven, else the limit."""
+    reason = explain(context)
+    partition_proven = context.problem.index.is_chain() or len(context.problem.index) == 1
+    proven = reason is not None and (partition_proven or any(o.exact for o in outcomes.values()))
+    report = _report(
+        context,
+        outcomes,
+        started,
+        status=Status.INFEASIBLE if proven else Status.LIMIT,
+        objective_s=None,
+        bound_s=None,
+        gap=None,
+        certificates=(),
+        optimizer=context.options.optimizer,
+        infeasibility=reason,
+    )
+    return PlanResult(plan=None, estimate=None, report=report, planner_version=planner_version())
+
+
+def _report(
+    context: SearchContext,
+    outcomes: dict[str, Outcome],
+    started: float,
+    *,
+    notes: tuple[str, ...] = (),
+    **fields: object,
+) -> SearchReport:
+    remarks = [note for outcome in outcomes.values() for note in outcome.notes]
+    return SearchReport(
+        objective=context.options.objective.value,
+        search_model=context.search_model.value,
+        solver=", ".join(dict.fromkeys(o.solver for o in outcomes.values() if o.solver)),
+        runtime_s=time.monotonic() - started,
+        seed=context.options.seed,
+        notes=(*notes, *dict.fromkeys(remarks)),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def _certificates(context: SearchContext, outcomes: dict[str, Outcome], best: _Finalist) -> tuple[Certificate, ...]:
+    """The strongest bound on the objective, then the strongest on the simulated time where that is what is sought."""
+    query = BoundQuery(
+        problem=context.problem,
+        costs=context.costs,
+        objective=context.options.objective,
+        batches=tuple(context.batches()),
+        replication=context.options.replication,
+        replica_mode=context.options.replica_mode,
+    )
+    everything = "all plans at the allowed batch sizes, on whole device groups"
+    bounds = [(b.objective_s(query), b.name, everything) for b in BOUNDS]
+    bounds += [(o.bound_s, name, o.scope) for name, o in outcomes.items()]
+    found = [_certificate(context, "objective_s", best.candidate.objective_s, bounds)]
+    if context.options.objective is Objective.ITERATION_TIME:
+        simulated = [(b.iteration_s(query), b.name, everything) for b in BOUNDS]
+        found.append(_certificate(context, "iteration_time_s", best.estimate.iteration_time_s, simulated))
+    return tuple(found)
+
+
+def _certificate(
+    context: SearchContext, quantity: str, value: float, bounds: list[tuple[float | None, str, str]]
+) -> Certificate:
+    bound, method, scope = max(((b, m, s) for b, m, s in bounds if b is not None), key=lambda item: item[0])
+    if bound > value * (1 + PROVEN_GAP):
+        raise InternalError(f"the bound {method!r} says {bound!r} s, but a plan takes {value!r} s")
+    bound = min(bound, value)
+    return Certificate(
+        quantity=quantity,
+        search_model=context.search_model.value if quantity == "objective_s" else "simulation",
+        bound_s=bound,
+        gap=value / bound - 1.0 if bound else 0.0,
+        method=method,
+        scope=scope,
+    )
+
+
+def _notes(context: SearchContext, finalists: list[_Finalist]) -> tuple[str, ...]:
+    """What a reader should know about the winner."""
+    best, notes = finalists[0], []
+    idle = best.estimate.num_devices_idle
+    if idle:
+        notes.append(
+            f"{idle} of {len(context.problem.cluster.devices)} devices stay idle: no plan found is faster with them"
+        )
+    equal = next((f for f in finalists if f.found_by == "uniform"), None)
+    if equal is not None and equal is not best and best.estimate.iteration_time_s:
+        ratio = equal.estimate.iteration_time_s / best.estimate.iteration_time_s
+        notes.append(f"the best equal split takes {ratio:.3f} times as long")
+    return tuple(notes)
+
+
+def _runner_up(best: _Finalist, other: _Finalist) -> RunnerUp:
+    mine, theirs = best.estimate.iteration_time_s, other.estimate.iteration_time_s
+    slower = theirs / mine - 1.0 if mine else 0.0
+    if abs(slower) <= TIE:
+        reason = f"a tie: {100 * slower:+.2f} % simulated, below the {100 * TIE:.0f} % that predictions can tell apart"
+    else:
+        reason = f"{100 * slower:.1f} % slower in simulation"
+    return RunnerUp(
+        plan=other.candidate.plan,
+        objective_s=other.candidate.objective_s,
+        iteration_time_s=theirs,
+        reason=f"{reason}; {len(other.candidate.plan.stages)} stages, {other.estimate.num_devices_used} devices",
+    )
+
+
+def planner_version() -> str:
+    """The installed version of PipePlan."""
+    try:
+        return version("pipeplan")
+    except PackageNotFoundError:
+        return "unknown"
