@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from planner.cluster import Cluster
 from planner.graph import NOUN_CONFIG, LayerGraph
@@ -24,8 +24,27 @@ class Grain(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """The recipe from which a profiled model can be built again, so that its plans can be run.
+
+    `config` holds the values of a transformers `config.json` (`kind` transformers); `reference` is the file that it came
+    from, or `module:factory` (`kind` factory). The rest are the arguments of `profiles.tracing.TraceLoader`.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    kind: Literal["transformers", "factory"]
+    reference: str
+    config: dict[str, Any] | None = None
+    sequence_length: int | None = None
+    dtype: str = "float32"
+    grain: Grain = Grain.BLOCK
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledModel:
-    """A layer graph with costs, and the cluster and workload where the source file carries them."""
+    """A layer graph with costs; the cluster and workload where the source file carries them; how to build the model."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
 
@@ -33,6 +52,7 @@ class ProfiledModel:
     profiles: tuple[Profile, ...]
     cluster: Cluster | None = None
     workload: Training | Inference | None = None
+    source: ModelSource | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
