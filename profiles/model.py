@@ -27,7 +27,7 @@ class Grain(StrEnum):
 class ModelSource:
     """The recipe from which a profiled model can be built again, so that its plans can be run.
 
-    `config` holds the values of a transformers `config.json` (`kind` transformers); `reference` is the file that it came
+    `config` holds the values of a transformers `config.json` (`kind` transformers); `reference` is the file it came
     from, or `module:factory` (`kind` factory). The rest are the arguments of `profiles.tracing.TraceLoader`.
     """
 
