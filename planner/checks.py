@@ -19,6 +19,7 @@ MAX_TOTAL_BYTES = 2**53
 MAX_SECONDS = 1e9
 MAX_COUNT = 10**9
 MIN_BANDWIDTH_BYTES_PER_S = 1.0
+MAX_BANDWIDTH_BYTES_PER_S = 1e18
 FORBIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories refused in ids: control, format (bidi overrides), surrogate, private, unassigned, separators."""
 
@@ -172,6 +173,7 @@ def _check_links(cluster: Cluster) -> None:
             f"link {link.a!r} - {link.b!r}: bandwidth_bytes_per_s",
             f"{at}/bandwidth_bytes_per_s",
             low=MIN_BANDWIDTH_BYTES_PER_S,
+            high=MAX_BANDWIDTH_BYTES_PER_S,
         )
         check_number(link.latency_s, f"link {link.a!r} - {link.b!r}: latency_s", f"{at}/latency_s", high=MAX_SECONDS)
         key = frozenset((link.a, link.b))
@@ -273,8 +275,8 @@ def check_workload(workload: Training | Inference, num_devices: int) -> None:
         product = workload.microbatch_size * workload.num_microbatches
         if product != workload.global_batch_size:
             raise InputError(
-                f"microbatch_size {workload.microbatch_size} x num_microbatches {workload.num_microbatches} = {product}, "
-                f"but the global batch size is {workload.global_batch_size}: they must be equal",
+                f"microbatch_size {workload.microbatch_size} x num_microbatches {workload.num_microbatches} = "
+                f"{product}, but the global batch size is {workload.global_batch_size}: they must be equal",
                 pointer=f"{at}/num_microbatches",
             )
     if workload.sequence_length is not None:
