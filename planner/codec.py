@@ -40,10 +40,14 @@ def loads(noun_type: type[T], text: str | bytes) -> T:
     return decode(noun_type, parse(text))
 
 
-def parse(text: str | bytes) -> Any:
-    """JSON text as Python values; InputError for what is not strict JSON."""
+def parse(text: str | bytes, *, constants: bool = False) -> Any:
+    """JSON text as Python values; InputError for what is not strict JSON.
+
+    With `constants`, NaN and infinities are let through as floats: `decode` then refuses them with a JSON pointer.
+    """
+    constant = float if constants else _no_constant
     try:
-        return json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=constant)
     except InputError:
         raise
     except RecursionError:

@@ -16,7 +16,7 @@ from planner import codec
 from planner.cluster import Cluster
 from planner.errors import InputError
 from planner.graph import NOUN_CONFIG
-from planner.options import MAX_NUM_FINALISTS, SearchOptions
+from planner.options import SearchOptions
 from planner.plan import Plan
 from planner.problem import Problem
 from planner.workload import Inference, Training
@@ -74,7 +74,7 @@ class EstimateRequest:
 
 def read_plan_request(body: bytes, limits: Limits) -> PlanRequest:
     """The request in a JSON body; TooLargeError for sizes, InputError with a JSON pointer for the rest."""
-    values = _members(codec.parse(body), {*PARTS, "options"})
+    values = _members(codec.parse(body, constants=True), {*PARTS, "options"})
     _check_sizes(values, limits)
     options = _decode(SearchOptions, values.get("options", {}), "/options")
     request = PlanRequest(options=options, **_parts(values))
@@ -84,7 +84,7 @@ def read_plan_request(body: bytes, limits: Limits) -> PlanRequest:
 
 def read_estimate_request(body: bytes, limits: Limits) -> EstimateRequest:
     """The request in a JSON body; errors as in `read_plan_request`."""
-    values = _members(codec.parse(body), {*PARTS, "plan"})
+    values = _members(codec.parse(body, constants=True), {*PARTS, "plan"})
     if "plan" not in values:
         raise InputError("there is no plan: give the plan that is to be priced", pointer="/plan")
     _check_sizes(values, limits)
@@ -233,14 +233,4 @@ def _check_options(options: SearchOptions, limits: Limits) -> None:
         raise InputError(
             f"time_limit_s is {options.time_limit_s:g}: it must be over 0 and at most {limits.max_time_limit_s:g}",
             pointer="/options/time_limit_s",
-        )
-    if options.num_stages is not None and not 1 <= options.num_stages <= limits.max_layers:
-        raise InputError(
-            f"num_stages is {options.num_stages}: it must be between 1 and {limits.max_layers}",
-            pointer="/options/num_stages",
-        )
-    if not 1 <= options.num_finalists <= MAX_NUM_FINALISTS:
-        raise InputError(
-            f"num_finalists is {options.num_finalists}: it must be between 1 and {MAX_NUM_FINALISTS}",
-            pointer="/options/num_finalists",
         )

@@ -34,8 +34,11 @@ def perform(order: Order, parts: tuple[bytes, ...]) -> Outcome:
 
 def check(body: bytes, limits: Limits) -> CheckedRequest:
     """Everything that can be said about a planning request without solving it."""
+    from planner.service import check_options
+
     request = read_plan_request(body, limits)
     problem = build_problem(request)
+    check_options(problem, request.options)
     return CheckedRequest(
         model=problem.graph.name,
         num_layers=len(problem.graph.layers),

@@ -11,6 +11,7 @@ import pytest
 from api.http.examples import CLUSTER, INLINE_MODEL, PROBLEM, TRAINING
 from api.http.problems import TooLargeError
 from api.http.requests import Limits, build_problem, read_estimate_request, read_plan_request
+from api.http.tasks import check
 from planner import codec
 from planner.errors import InputError
 from planner.problem import Problem
@@ -92,14 +93,30 @@ def _for(device_type: str) -> dict[str, Any]:
         ({"problem": PROBLEM, "options": {"time_limit_s": 0}}, "/options/time_limit_s"),
         ({"problem": PROBLEM, "options": {"time_limit_s": 101}}, "/options/time_limit_s"),
         ({"problem": PROBLEM, "options": {"time_limit_s": "1 -export x"}}, "/options/time_limit_s"),
-        ({"problem": PROBLEM, "options": {"num_stages": 0}}, "/options/num_stages"),
-        ({"problem": PROBLEM, "options": {"num_stages": 10**9}}, "/options/num_stages"),
-        ({"problem": PROBLEM, "options": {"num_finalists": 0}}, "/options/num_finalists"),
         ({"problem": PROBLEM, "options": {"threads": 4}}, "/options/threads"),
     ],
 )
 def test_faults_have_pointers_into_the_request(values: dict[str, Any], pointer: str) -> None:
     assert refused(values).pointer == pointer
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num_stages", 0), ("num_stages", 3), ("num_finalists", 0), ("optimizer", "GUROBI"), ("schedule", "x")],
+)
+def test_options_are_checked_against_the_problem(name: str, value: object) -> None:
+    body = json.dumps({"problem": PROBLEM, "options": {name: value}}).encode()
+    with pytest.raises(InputError) as caught:
+        check(body, LIMITS)
+    assert caught.value.pointer == f"/options/{name}"
+
+
+@pytest.mark.parametrize("constant", ["NaN", "-Infinity", "1e999"])
+def test_numbers_that_are_none_have_a_pointer(constant: str) -> None:
+    body = json.dumps({"problem": PROBLEM}).replace('"forward_s": 0.004', f'"forward_s": {constant}', 1).encode()
+    with pytest.raises(InputError) as caught:
+        read_plan_request(body, LIMITS)
+    assert caught.value.pointer == "/problem/profiles/0/tables/0/layers/block.0/forward_s"
 
 
 def test_faults_between_the_parts_point_at_the_part() -> None:
