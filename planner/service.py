@@ -12,11 +12,11 @@ from planner.codec import fingerprint
 from planner.costs.model import CostModel
 from planner.errors import InputError, InternalError
 from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext
-from planner.optimizers.explain import explain
+from planner.optimizers.explain import explain, provably_exceeds
 from planner.options import MAX_NUM_FINALISTS, MAX_TIME_LIMIT_S, Objective, SearchOptions
 from planner.plan import Plan
 from planner.problem import Problem
-from planner.result import Certificate, PlanResult, RunnerUp, SearchReport, Status
+from planner.result import Certificate, Infeasibility, PlanResult, RunnerUp, SearchReport, Status
 from planner.schedules import SCHEDULES
 from planner.simulation.estimate import simulate_plan
 from planner.timeline import Estimate, Timeline
@@ -28,7 +28,7 @@ PROVEN_GAP = 1e-9
 TIE = 0.03
 """Predicted times that differ by less are ties: predictions are no better than that (measured, docs/cost-model.md)."""
 
-MAX_SIMULATED_ACTIONS = 400_000
+MAX_SIMULATED_ACTIONS = 150_000
 """Finalists after the first are simulated while their actions sum up to at most this many."""
 
 
@@ -185,8 +185,7 @@ def _with_plan(
 def _without_plan(context: SearchContext, outcomes: dict[str, Outcome], started: float) -> PlanResult:
     """Infeasible when that is proven, else the limit."""
     reason = explain(context)
-    partition_proven = context.problem.index.is_chain() or len(context.problem.index) == 1
-    proven = reason is not None and (partition_proven or any(o.exact for o in outcomes.values()))
+    proven = reason is not None and _proven(context, outcomes, reason)
     report = _report(
         context,
         outcomes,
@@ -200,6 +199,13 @@ def _without_plan(context: SearchContext, outcomes: dict[str, Outcome], started:
         infeasibility=reason,
     )
     return PlanResult(plan=None, estimate=None, report=report, planner_version=planner_version())
+
+
+def _proven(context: SearchContext, outcomes: dict[str, Outcome], reason: Infeasibility) -> bool:
+    """An exact search without a plan, or on a chain the memory relaxation, proves that there is none."""
+    if any(outcome.exact and not outcome.candidates for outcome in outcomes.values()):
+        return True
+    return reason.constraint == "memory" and context.problem.index.is_chain() and provably_exceeds(context)
 
 
 def _report(

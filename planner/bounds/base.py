@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+from planner.cluster import Route
+from planner.costs.communication import ring_all_reduce_s
 from planner.costs.model import CostModel
 from planner.options import Objective, Replication
 from planner.problem import Problem
 from planner.registry import Registry
-from planner.workload import ReplicaMode
+from planner.workload import Recomputation, ReplicaMode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +55,43 @@ class BoundQuery:
         for kind, count in self.groups.items():
             if count >= degree:
                 prices = self.costs.layer_prices(kind, samples, self.problem.workload.tensor)
-                found.append([f + b for f, b in zip(prices.forward_s, prices.backward_s, strict=True)])
+                shared = self._collectives(kind, samples)
+                forward = [f * n for f, n in zip(prices.forward_s, self._forwards, strict=True)]
+                found.append([sum(row) for row in zip(forward, prices.backward_s, shared, strict=True)])
         return found
+
+    @cached_property
+    def _forwards(self) -> list[int]:
+        """Per layer, how often its forward runs per microbatch: twice under full recomputation, where it has a backward."""
+        training = self.problem.training
+        again = training is not None and training.recomputation is Recomputation.FULL
+        return [1 + (again and runs) for runs in self.problem.index.runs_backward]
+
+    def _collectives(self, kind: str, samples: float) -> list[float]:
+        """Per layer, seconds of the tensor-parallel group's collectives over the fastest group's links, no latency."""
+        index, tensor = self.problem.index, self.problem.workload.tensor
+        width = self._widest[kind]
+        backward = [self.problem.training is not None and runs for runs in index.runs_backward]
+        passes = [forward + back for forward, back in zip(self._forwards, backward, strict=True)]
+        return [
+            ring_all_reduce_s(n * samples * layer.tensor_collective_bytes_per_sample, tensor, width)
+            for n, layer in zip(passes, index.layers, strict=True)
+        ]
+
+    @cached_property
+    def _widest(self) -> dict[str, Route | None]:
+        """Device type -> a route as wide as the widest link of the cluster that ends at a device of the type."""
+        if self.problem.workload.tensor == 1:
+            return dict.fromkeys(self.groups)
+        ends: dict[str, float] = dict.fromkeys(self.groups, 0.0)
+        for link in self.problem.cluster.links:
+            for end in (link.a, link.b):
+                device = self.problem.devices.get(end)
+                if device is not None and device.type in ends:
+                    ends[device.type] = max(ends[device.type], link.bandwidth_bytes_per_s)
+        return {
+            kind: Route(bandwidth_bytes_per_s=width, latency_s=0.0) if width else None for kind, width in ends.items()
+        }
 
 
 class Bound(Protocol):

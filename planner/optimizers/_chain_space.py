@@ -209,12 +209,24 @@ class ChainSpace:
             return None
 
     def _stage_arrays(self, config: Config, held: int, routes: tuple[Route | None, Route | None]) -> StageArrays:
-        parts, seconds, tied = self._priced(config, routes)
+        _, seconds, tied = self._priced(config, routes)
         passes = np.asarray(seconds.forward_s + seconds.backward_s, dtype=float)
         tail = np.asarray(seconds.all_reduce_s + seconds.optimizer_s + tied, dtype=float)
-        excess = self._memory(parts, config, held) - self._limit(config)
         share = config.replicas if self.dealt else 1
-        return StageArrays(pass_s=passes, load_s=passes / share, tail_s=tail, excess_bytes=excess)
+        return StageArrays(pass_s=passes, load_s=passes / share, tail_s=tail, excess_bytes=self.excess(config, held))
+
+    def held(self, stages_from_here: int) -> int:
+        """Microbatches in flight of a stage whose replicas split each of them."""
+        return self._in_flight((0,) * len(self.classes), Config(0, 1), stages_from_here)
+
+    def pass_s(self, config: Config) -> Array:
+        """Forward and backward seconds without collectives between replicas (which need a placement)."""
+        return np.asarray(self._priced(config, (None, None))[1].forward_s, dtype=float)
+
+    def excess(self, config: Config, held: int) -> Array:
+        """Bytes over the class's limit with `held` microbatches in flight."""
+        memory: Array = self._memory(self._interval_parts(config), config, held)
+        return memory - self._limit(config)
 
     def _priced(
         self, config: Config, routes: tuple[Route | None, Route | None]

@@ -18,9 +18,11 @@ from collections.abc import Iterator
 
 from planner.costs.objective import objective_s
 from planner.optimizers._chain_kernel import Caps, Goal, Solution, Sweep
+from planner.optimizers._chain_memory import fewest_groups
 from planner.optimizers._chain_space import ChainSpace, device_classes
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
 from planner.options import Objective, Replication
+from planner.plan import Plan
 from planner.problem import Problem
 from planner.workload import ReplicaMode
 
@@ -72,6 +74,7 @@ class _Search:
                 self._spaces(batch, [(degree,) for degree in degrees])
                 if options.replication is Replication.ANY and len(degrees) > 1:
                     self._restricted()
+                    self._thriftiest(batch, degrees)
 
     def outcome(self) -> Outcome:
         """Candidates by value; exact when everything was searched and the problem is one where that means optimal."""
@@ -110,6 +113,15 @@ class _Search:
             "chain_dp searched equal replication degrees only: with different degrees per stage the tables would be "
             "too large; use --replication equal to make that the question"
         )
+
+    def _thriftiest(self, batch: tuple[int, int], degrees: list[int]) -> None:
+        """With memory too tight for equal degrees, the plan on the fewest groups with any degrees."""
+        space = ChainSpace(self.context, self.context.schedules[0], batch, tuple(degrees))
+        if self.found or len(space.classes) != 1 or space.dealt:
+            return
+        fit = fewest_groups(space, self.context.options.num_stages)
+        if fit is not None:
+            self._keep_plan(space.plan(fit[1]))
 
     def _spaces(self, batch: tuple[int, int], degree_sets: list[tuple[int, ...]]) -> None:
         schedule = self.context.schedules[0]
@@ -180,8 +192,11 @@ class _Search:
             yield solution
 
     def _keep(self, space: ChainSpace, solution: Solution) -> None:
+        """Remember the solution's plan."""
+        self._keep_plan(space.plan(solution.stages))
+
+    def _keep_plan(self, plan: Plan) -> None:
         """Price the plan with the cost model and remember it."""
-        plan = space.plan(solution.stages)
         key = (plan.stages, plan.microbatch_size)
         if key in self.found:
             return

@@ -8,6 +8,7 @@ from dataclasses import replace
 from planner.costs.model import CostModel
 from planner.errors import PlannerError
 from planner.optimizers._chain_kernel import Caps, Goal, Solution, Sweep
+from planner.optimizers._chain_memory import fewest_groups
 from planner.optimizers._chain_space import ChainSpace, device_classes
 from planner.optimizers.base import SearchContext, divisors
 from planner.options import Replication
@@ -39,6 +40,17 @@ def explain(context: SearchContext) -> Infeasibility | None:
         ),
         remedy=remedy,
     )
+
+
+def provably_exceeds(context: SearchContext) -> bool:
+    """Whether no split into consecutive layers fits, whatever the replication degrees are (`_chain_memory`)."""
+    classes = device_classes(context.problem, context.problem.workload.tensor)
+    most = max((len(groups) for groups in classes), default=0)
+    for batch in context.batches():
+        space = ChainSpace(context, context.schedules[0], batch, tuple(_degrees(context, batch, most)))
+        if context.clock.expired() or fewest_groups(space, context.options.num_stages) is not None:
+            return False
+    return True
 
 
 def least_excess(context: SearchContext) -> tuple[float, ChainSpace, Solution] | None:
