@@ -59,9 +59,10 @@ class ProfiledModel:
 class LayerWork:
     """What one layer does per sample: FLOPs, bytes that it must move to and from memory, bytes that it keeps.
 
-    `*_moved_bytes` and `activation_bytes` are per sample; `weight_bytes` is read once per pass whatever the microbatch
-    size. All in the record's dtype, for tensor degree 1; with tensor and sequence parallelism every kept byte is
-    divided by the degree.
+    `*_moved_bytes`, `activation_bytes` and `workspace_bytes` are per sample; `weight_bytes` is read once per pass
+    whatever the microbatch size, and `gradient_workspace_bytes` (the gradient of the largest parameter, alive while it
+    is added) does not depend on it either. Moved bytes are those of operators without FLOPs. All in the record's dtype,
+    for tensor degree 1; with tensor and sequence parallelism every byte is divided by the degree.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -73,6 +74,7 @@ class LayerWork:
     weight_bytes: int = 0
     activation_bytes: int = 0
     workspace_bytes: int = 0
+    gradient_workspace_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from planner.errors import InputError
 from planner.graph import LayerGraph
 from planner.profile import CostTable, LayerCost, Profile, Provenance
 from planner.runtime.program import LOSS_LAYER, ProgramLoader, TracedProgram
+from profiles.analytic import CPU_ACTION_OVERHEAD_S
 from profiles.measuring.chain import LayerChain, Phase
 from profiles.measuring.memory import KeptBytes, PeakBytes
 from profiles.measuring.timing import DRIFT_LIMIT, WARM_UP_CHAINS, Timings, time_chains, time_optimizer
@@ -23,11 +24,6 @@ from profiles.model import ProfiledModel
 MIN_REPEATS = 5
 LOCAL_DEVICE_TYPE = "cpu-core"
 """The catalogue's name of one core of the machine at hand."""
-ACTION_OVERHEAD_S = 0.15e-3
-"""Thread CPU seconds per forward or backward of a stage outside the model: torch's single-stage schedules with gloo.
-
-Read off traces of 2-process runs on torch 2.13 (0.10 to 0.15 ms in the main thread and gloo's threads on its core).
-"""
 
 OnProgress = Callable[[int, int, str], None]
 """(steps done, steps in all, what is being done)."""
@@ -65,7 +61,7 @@ def measure(
         device_type=device_type,
         dtype=dtype,
         tables=tuple(tables),
-        action_overhead_s=ACTION_OVERHEAD_S,
+        action_overhead_s=CPU_ACTION_OVERHEAD_S,
         provenance=_provenance(repeats, notes),
     )
     return ProfiledModel(graph=graph, profiles=(profile,))

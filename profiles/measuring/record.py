@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.fx.node import map_aggregate
 
 from planner.profile import Provenance
 from planner.runtime.program import LOSS_LAYER, RunnableModel, TracedProgram
-from profiles.measuring.chain import LayerChain, Phase
+from profiles.measuring.chain import LayerChain, Observer, Phase
 from profiles.measuring.memory import KeptBytes, PeakBytes
 from profiles.measuring.work import WorkMeter
 from profiles.model import LayerWork, ModelRecord
@@ -38,16 +39,15 @@ def record(
     with FakeTensorMode(allow_non_fake_inputs=False):
         chain = LayerChain(_fake(program))
         meter, kept, peak = WorkMeter(chain), KeptBytes(chain), PeakBytes()
-        # the first chain makes the gradients (no additions to count), the last one finds them (they are no workspace)
         for observer in (meter, kept, peak):
-            chain.run(observer)
+            chain.run(_Fresh(chain, observer))
     return ModelRecord(
         name=name or program.runnable.name,
         dtype=dtype,
         sequence_length=sequence_length,
         graph=program.graph,
         work={
-            layer: _work(program, layer, meter, kept.bytes_of[layer], peak.bytes_of[layer])
+            layer: _work(program, chain, layer, meter, kept.bytes_of[layer], peak.bytes_of[layer])
             for layer in (*chain.layer_ids, LOSS_LAYER)
         },
         provenance=Provenance(
@@ -59,9 +59,28 @@ def record(
     )
 
 
-def _work(program: TracedProgram, layer: str, meter: WorkMeter, kept: int, workspace: int) -> LayerWork:
+class _Fresh:
+    """Observer: every backward step finds no gradients, so that their addition is neither moved bytes nor workspace.
+
+    It happens once per microbatch whatever its size; pricing adds it.
+    """
+
+    def __init__(self, chain: LayerChain, observer: Observer) -> None:
+        self._parameters = list(chain.program.module.parameters())
+        self._observer = observer
+
+    def __call__(self, layer: str, phase: Phase) -> AbstractContextManager[object]:
+        for parameter in self._parameters:
+            parameter.grad = None
+        return self._observer(layer, phase)
+
+
+def _work(
+    program: TracedProgram, chain: LayerChain, layer: str, meter: WorkMeter, kept: int, workspace: int
+) -> LayerWork:
     size = program.batch_size
     weights = {one.id: one.parameter_bytes for one in program.graph.layers}
+    parameters = chain.parameters(layer) if layer != LOSS_LAYER else []
     return LayerWork(
         forward_flops=meter.flops[layer, Phase.FORWARD] / size,
         backward_flops=meter.flops[layer, Phase.BACKWARD] / size,
@@ -70,6 +89,7 @@ def _work(program: TracedProgram, layer: str, meter: WorkMeter, kept: int, works
         weight_bytes=weights[layer],
         activation_bytes=-(-kept // size),
         workspace_bytes=-(-workspace // size),
+        gradient_workspace_bytes=max((p.numel() * p.element_size() for p in parameters), default=0),
     )
 
 
