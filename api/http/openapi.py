@@ -2,10 +2,13 @@
 
 The nouns are described by the same adapters that read them (`planner.codec.adapter`). Documents may carry
 `document` and `schema_version`, so those two are added to the nouns that stand alone.
+`python -m api.http.openapi > openapi.json` renews the committed copy.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -111,3 +114,16 @@ def _version() -> str:
         return version("pipeplan")
     except PackageNotFoundError:
         return "unknown"
+
+
+def text(app: FastAPI) -> str:
+    """The committed form of the document. The version is left out, so that a release changes nothing here."""
+    document = describe(app)
+    document["info"]["version"] = "0"
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    from api.http.app import create_app
+
+    sys.stdout.write(text(create_app()))

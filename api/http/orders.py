@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from api.http.limits import Limits
 from api.http.problems import MEDIA_TYPE, ProblemDocument, problem_bytes
-from api.http.requests import Limits
 
 JSON = "application/json"
 

@@ -20,9 +20,9 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from api.http.limits import Limits
 from api.http.orders import Order, Outcome, Task, refusal
 from api.http.problems import problem_document
-from api.http.requests import Limits
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from fastapi import Depends, Request
 from api.http.answers import CheckedRequest
 from api.http.bodies import read_body
 from api.http.jobs import Jobs
+from api.http.limits import Limits
 from api.http.metrics import Metrics
 from api.http.orders import Outcome, Task, refusal
 from api.http.problems import problem_document
-from api.http.requests import Limits
 from api.http.settings import Settings
 from api.http.solving import Solving, WorkerLostError
 from api.http.store import PlanStore

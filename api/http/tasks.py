@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from api.http.answers import CheckedRequest, EstimateAnswer
+from api.http.building import build_problem
+from api.http.limits import Limits
 from api.http.orders import Order, Outcome, Task
 from api.http.problems import json_bytes
-from api.http.requests import Limits, build_problem, read_estimate_request, read_plan_request
+from api.http.requests import read_estimate_request, read_plan_request
 from planner import codec
 from planner.errors import InputError
 from planner.plan import Plan

@@ -15,9 +15,9 @@ import sys
 import threading
 import traceback
 
+from api.http.limits import Limits
 from api.http.orders import Order, Outcome, refusal
 from api.http.problems import problem_document, problem_of
-from api.http.requests import Limits
 from api.http.tasks import perform
 from planner.errors import PlannerError
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from api.http.building import build_problem
 from api.http.examples import CLUSTER, INLINE_MODEL, PROBLEM, TRAINING
+from api.http.limits import Limits
 from api.http.problems import TooLargeError
-from api.http.requests import Limits, build_problem, read_estimate_request, read_plan_request
+from api.http.requests import read_estimate_request, read_plan_request
 from api.http.tasks import check
 from planner import codec
 from planner.errors import InputError
@@ -117,6 +119,18 @@ def test_numbers_that_are_none_have_a_pointer(constant: str) -> None:
     with pytest.raises(InputError) as caught:
         read_plan_request(body, LIMITS)
     assert caught.value.pointer == "/problem/profiles/0/tables/0/layers/block.0/forward_s"
+
+
+@pytest.mark.parametrize("at", [(), ("problem",), ("problem", "graph"), ("problem", "cluster"), ("options",)])
+def test_an_unknown_field_is_named_with_the_known_ones(at: tuple[str, ...]) -> None:
+    values: dict[str, Any] = {"problem": copy.deepcopy(PROBLEM), "options": {}}
+    place = values
+    for name in at:
+        place = place[name]
+    place["stagez"] = 1
+    fault = refused(values)
+    assert fault.pointer == "/".join(("", *at, "stagez"))
+    assert "'stagez' is not known here: use" in str(fault)
 
 
 def test_faults_between_the_parts_point_at_the_part() -> None:

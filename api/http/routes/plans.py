@@ -91,7 +91,7 @@ async def export_plan(plan_id: PlanId, format: Annotated[str, Path(max_length=64
     if record.state != State.SUCCEEDED or record.answer is None:
         raise RefusalError(409, "not-finished", f"the plan has {record.state.value}: there is no result to export")
     outcome = await service.run(Task.EXPORT, record.request, record.answer, format=format)
-    return outcome_response(outcome)
+    return outcome_response(outcome, headers={"Content-Disposition": "attachment"} if outcome.ok else None)
 
 
 async def _found(service: Service, plan_id: str) -> PlanRecord:
