@@ -123,7 +123,7 @@ def build(spec: RunSpec, stage_number: int, replica: int) -> Trainer:
         stage=stage,
         executor=_executor(spec, runnable.loss, stage, stage_number, pipeline, recorder),
         shared=shared,
-        optimizer=torch.optim.AdamW([p for p in stage.parameters() if p.requires_grad], lr=spec.learning_rate),
+        optimizer=_optimizer(stage, spec.learning_rate),
         recorder=recorder,
     )
 
@@ -140,6 +140,11 @@ def _executor(
     if num_stages == 1:
         return SingleStageExecutor(stage, plan.num_microbatches, loss, recorder)
     return PipelineExecutor(stage, number, num_stages, plan.num_microbatches, plan.schedule, loss, pipeline, recorder)
+
+
+def _optimizer(stage: RelayStage, learning_rate: float) -> torch.optim.Optimizer:
+    """AdamW over the trainable parameters; given as a group, they may be none (frozen stages)."""
+    return torch.optim.AdamW([{"params": [p for p in stage.parameters() if p.requires_grad]}], lr=learning_rate)
 
 
 def _pipeline_group(grid: Grid, replica: int) -> dist.ProcessGroup | None:

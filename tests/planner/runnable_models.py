@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -28,23 +29,59 @@ class Block(nn.Module):
         return x + torch.tanh(self.linear(x))
 
 
+class Join(Block):
+    """A block that reads two earlier tensors and data."""
+
+    def forward(self, x: torch.Tensor, early: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return x + torch.tanh(self.linear(x) + early * scale)
+
+
 class Skip(nn.Module):
     """Four blocks; the last one also reads the output of the first and the model's second input."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(4))
+        self.blocks = nn.ModuleList([Block(), Block(), Block(), Join()])
 
     def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         first = self.blocks[0](x)
         middle = self.blocks[2](self.blocks[1](first))
-        return self.blocks[3](middle + first * scale)
+        joined: torch.Tensor = self.blocks[3](middle, first, scale)
+        return joined
 
 
 def skip_model() -> RunnableModel:
     """`Skip` with a mean squared error."""
     torch.manual_seed(SEED)
     return RunnableModel(name="skip", model=Skip(), make_batch=_skip_batch, loss=nn.functional.mse_loss)
+
+
+def frozen_model() -> RunnableModel:
+    """`skip_model` whose first two blocks are not trained."""
+    model = skip_model()
+    blocks = model.model.get_submodule("blocks")
+    for block in list(blocks.children())[:2]:
+        block.requires_grad_(False)
+    return model
+
+
+class Codes(nn.Module):
+    """The first block makes integer codes, the second one looks them up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.second = nn.Embedding(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        embedded: torch.Tensor = self.second(self.first(x * scale).argmax(-1))
+        return embedded
+
+
+def codes_model() -> RunnableModel:
+    """A model that would send integers between stages."""
+    torch.manual_seed(SEED)
+    return RunnableModel(name="codes", model=Codes(), make_batch=_skip_batch, loss=nn.functional.mse_loss)
 
 
 def gpt2_model() -> RunnableModel:
@@ -54,7 +91,7 @@ def gpt2_model() -> RunnableModel:
     torch.manual_seed(SEED)
     config = transformers.GPT2Config(
         n_layer=4, n_embd=32, n_head=2, vocab_size=VOCABULARY, n_positions=SEQUENCE, use_cache=False,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        bos_token_id=None, eos_token_id=None, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
     )  # fmt: skip
     return RunnableModel(
         name="gpt2", model=Logits(transformers.GPT2LMHeadModel(config)), make_batch=_token_batch, loss=token_loss
@@ -98,6 +135,19 @@ class Loader:
 
     def __call__(self, batch_size: int) -> TracedProgram:
         return trace(globals()[self.factory](), batch_size)
+
+
+@dataclass(frozen=True)
+class ForeignReference(Loader):
+    """Traces one model and claims that it came from another one, whose weights are a little larger."""
+
+    def __call__(self, batch_size: int) -> TracedProgram:
+        program = super().__call__(batch_size)
+        other = copy.deepcopy(program.runnable.model)
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.mul_(1.01)
+        return replace(program, runnable=replace(program.runnable, model=other))
 
 
 def _skip_batch(batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:

@@ -1,0 +1,171 @@
+"""The runtime's parts without processes: shares, boundaries, holders, memory, merging."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from runnable_models import Loader
+from torch import nn
+
+from planner.grid import Grid
+from planner.plan import Plan, Stage
+from planner.runtime.data import share
+from planner.runtime.environment import ALLOCATOR_VARIABLES, child_environment
+from planner.runtime.gradients import holders
+from planner.runtime.memory import peak_of, resident_bytes
+from planner.runtime.merge import merge
+from planner.runtime.relay import RelayStage, boundaries, relay_stages
+from planner.runtime.spec import RankResult, RunSpec, StepRecord
+from planner.runtime.split import split_layers
+
+FLOAT_BYTES = 4
+
+
+def test_each_replica_gets_its_part_of_every_microbatch() -> None:
+    samples = torch.arange(8)
+    assert share(samples, num_microbatches=2, replica=0, num_replicas=2).tolist() == [0, 1, 4, 5]
+    assert share(samples, num_microbatches=2, replica=1, num_replicas=2).tolist() == [2, 3, 6, 7]
+    assert share(samples, num_microbatches=2, replica=0, num_replicas=1).tolist() == list(range(8))
+
+
+def skip_stages() -> list[RelayStage]:
+    """Three stages of the model whose last block reads the first one's output."""
+    program = Loader("skip_model")(2)
+    return relay_stages(program, split_layers(program, [["blocks.0"], ["blocks.1", "blocks.2"], ["blocks.3", "loss"]]))
+
+
+def test_a_skipping_tensor_crosses_every_boundary_on_its_way() -> None:
+    stages = skip_stages()
+    first, second = boundaries([stage.part for stage in stages])
+    assert len(first) == 1
+    assert len(second) == 2
+    assert first[0] in second
+    assert stages[2].part.model_inputs
+    assert stages[1].received == first
+    assert stages[1].sent == second
+
+
+def test_stages_in_a_row_compute_what_the_model_computes() -> None:
+    program = Loader("skip_model")(2)
+    inputs, _ = program.runnable.make_batch(2, 0)
+    names = [node.name for node in program.module.graph.nodes if node.op == "placeholder"]
+    data = dict(zip(names, inputs, strict=True))
+    passed: tuple[torch.Tensor, ...] = ()
+    for stage in skip_stages():
+        own = {name: tensor for name, tensor in data.items() if name in stage.part.model_inputs}
+        made = stage(*passed, **own)
+        passed = made if isinstance(made, tuple) else (made,)
+    torch.testing.assert_close(passed[0], program.runnable.model(*inputs))
+
+
+def test_tied_parameters_are_held_by_several_stages() -> None:
+    tied, first, frozen = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False), nn.Linear(2, 2)
+    frozen.requires_grad_(False)
+    stages = [nn.Sequential(tied, first), nn.Sequential(frozen), nn.Sequential(tied)]
+    assert holders(stages) == {id(tied.weight): (0, 2), id(first.weight): (0,)}
+
+
+def test_peak_memory_counts_what_is_held_at_once() -> None:
+    def work() -> None:
+        first = torch.empty(1000)
+        second = torch.empty(500)
+        del first
+        third = torch.empty(250)
+        del second, third
+
+    assert peak_of(work) == 1500 * FLOAT_BYTES
+
+
+def test_resident_bytes_count_weights_and_adam_state_once() -> None:
+    layer = nn.Linear(10, 10, bias=False)
+    module = nn.Sequential(layer, layer)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.ones(10)).sum().backward()
+    optimizer.step()
+    counter = FLOAT_BYTES
+    assert resident_bytes(module, optimizer) == 3 * 100 * FLOAT_BYTES + counter
+
+
+def step(start_s: float, end_s: float, waited_s: float | None, loss: float | None) -> StepRecord:
+    """A step in which the rank computed half of the time."""
+    return StepRecord(
+        start_s=start_s,
+        end_s=end_s,
+        forward_s=0.2,
+        backward_s=0.4,
+        all_reduce_s=0.0,
+        optimizer_s=0.1,
+        busy_s=(end_s - start_s) / 2,
+        run_queue_s=waited_s,
+        loss=loss,
+        peak_in_flight=1,
+        spans=(),
+    )
+
+
+def result(steps: list[StepRecord], peak: int, core: int | None = None) -> RankResult:
+    """What a rank hands back."""
+    return RankResult(
+        steps=tuple(steps),
+        peak_memory_bytes=peak,
+        core=core,
+        num_cores=2,
+        gradient_differences={"w": peak * 1e-9},
+        reference_loss=2.0,
+        environment={"torch": "x"},
+    )
+
+
+def spec(num_steps: int) -> RunSpec:
+    """Two stages on one device each, two microbatches."""
+    devices = ((("a",),), (("b",),))
+    stages = tuple(Stage(layers=(name,), replicas=group) for name, group in zip("pq", devices, strict=True))
+    return RunSpec(
+        plan=Plan(stages=stages, schedule="1f1b", microbatch_size=1, num_microbatches=2),
+        grid=Grid(devices=devices),
+        loader=Loader("skip_model"),
+        num_steps=num_steps,
+        check=True,
+        seed=0,
+        learning_rate=0.1,
+        timeout_s=1.0,
+        folder=Path("unused"),
+    )
+
+
+def test_a_report_takes_the_slowest_rank_and_the_clean_iterations() -> None:
+    first = [step(0, 9, 0.0, None), step(0, 9, 0.0, None), step(0, 1, 0.0, None), step(0, 2, 0.0, None)]
+    last = [step(0, 9, 0.0, 2.5), step(0, 9, 0.0, 2.0), step(0, 3, 0.9, 1.0), step(1, 3, 0.01, 0.5)]
+    report = merge(spec(4), [result(first, 100, core=0), result(last, 300, core=1)])
+    assert report.num_warm_up == 2
+    assert report.losses == (2.5, 2.0, 1.0, 0.5)
+    assert report.iteration_times_s == (3, 2)
+    assert report.noise.run_queue_shares == pytest.approx((0.3, 0.005))
+    assert (report.noise.num_clean, report.noise.pinned) == (1, True)
+    assert report.iteration_time_s == 2
+    assert report.loss_relative_difference == 0.25
+    assert report.gradient_max_difference == pytest.approx(300e-9)
+    assert [stage.peak_memory_bytes for stage in report.stages] == [100, 300]
+    assert [stage.forward_s for stage in report.stages] == [0.1, 0.1]
+    assert report.timeline is not None
+    assert report.timeline.makespan_s == 3
+
+
+def test_a_report_without_run_queue_figures_takes_all_iterations() -> None:
+    steps = [step(0, 9, None, 1.0), step(0, 9, None, 1.0), step(0, 1, None, 1.0), step(0, 3, None, 1.0)]
+    report = merge(spec(4), [result(steps, 1), result(steps, 1)])
+    assert report.noise.run_queue_shares == ()
+    assert report.iteration_time_s == 2
+    assert not report.noise.pinned
+
+
+def test_children_get_the_allocator_variables_and_our_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend("somewhere")
+    made = child_environment({"HOME": "h"})
+    assert made.items() >= ({"HOME": "h"} | ALLOCATOR_VARIABLES).items()
+    assert made["PYTHONPATH"].split(":")[0] == "somewhere"
