@@ -97,6 +97,16 @@ class Sweep:
                         found = (value, k, state)
         return None if found is None else self._solution(*found)
 
+    def per_stage_count(self) -> list[Solution]:
+        """The best solution for every number of stages that the sweep reached, fewest stages first."""
+        found = []
+        for k, rows in enumerate(self.rows):
+            finished = [(float(row.value[0]), state) for state, row in rows.items() if k and state.left is None]
+            value, state = min(finished, key=lambda pair: pair[0], default=(np.inf, None))
+            if state is not None and np.isfinite(value):
+                found.append(self._solution(value, k, state))
+        return found
+
     def _empty(self) -> dict[_State, _Row]:
         value = np.full(self.n + 1, np.inf)
         value[self.n] = 0.0 if self.goal is not Goal.EXCESS else -np.inf

@@ -35,6 +35,9 @@ MAX_CELLS = 4e8
 
 MAX_DEVICES_COMPARED = 512
 
+ALTERNATIVES = 3
+"""Stage counts per batch and degree that become candidates beside the best."""
+
 
 @OPTIMIZERS.register
 class ChainDP:
@@ -175,19 +178,32 @@ class _Search:
             if not rest:
                 return
             if fastest is None:
-                fastest = next(self._sweep(space, Goal.PERIOD, Caps(tail_s=tail)), None)
-                if fastest is None or fastest.period_s >= solution.period_s:
+                sweep = Sweep(space, Goal.PERIOD, Caps(tail_s=tail))
+                fastest = sweep.best(self._most_stages(space), self.context.options.num_stages)
+                if fastest is None:
                     return
                 yield fastest
+                yield from self._alternatives(sweep, rest)
+                if fastest.period_s >= solution.period_s:
+                    return
             worth = (self.best - least_tail - solution.sum_s) / rest
             cap = min(solution.period_s, worth) * STRICTLY
             if cap < fastest.period_s:
                 return
         self._ran_out()
 
+    def _alternatives(self, sweep: Sweep, rest: int) -> list[Solution]:
+        """The most promising other numbers of stages: finalists for the simulator."""
+        if self.context.options.num_stages is not None:
+            return []
+        ranked = sorted(sweep.per_stage_count(), key=lambda s: s.sum_s + rest * s.period_s)
+        return ranked[:ALTERNATIVES]
+
+    def _most_stages(self, space: ChainSpace) -> int:
+        return min(space.num_layers, sum(space.capacity))
+
     def _sweep(self, space: ChainSpace, goal: Goal, caps: Caps) -> Iterator[Solution]:
-        most = min(space.num_layers, sum(space.capacity))
-        solution = Sweep(space, goal, caps).best(most, self.context.options.num_stages)
+        solution = Sweep(space, goal, caps).best(self._most_stages(space), self.context.options.num_stages)
         if solution is not None:
             yield solution
 

@@ -233,13 +233,12 @@ def test_h07_layers_follow_the_speed_of_unequal_devices() -> None:
     assert objective_ms(result) == pytest.approx(expect["bottleneck_ms"], rel=1e-5)
 
 
-def h08_problem(
-    *, scale: float = 1.0, names: list[str] | None = None, extra_parameter_bytes: int = 0
-) -> Problem:
+def h08_problem(*, scale: float = 1.0, names: list[str] | None = None, extra_parameter_bytes: int = 0) -> Problem:
     """Microbatches of 12 samples, which 1 to 4 replicas can split; tensor sizes rounded down to multiples of 12."""
     raw = CASES["H08"]["input"]["layers_ms_bytes"]
     layers = [
-        L(f=x["f"] * scale, b=x["b"] * scale, p=int(x["p"]) + extra_parameter_bytes, o=int(x["o"]) // 12 * 12) for x in raw
+        L(f=x["f"] * scale, b=x["b"] * scale, p=int(x["p"]) + extra_parameter_bytes, o=int(x["o"]) // 12 * 12)
+        for x in raw
     ]
     return chain_problem(
         layers,
@@ -346,9 +345,7 @@ def test_h15_every_cut_has_its_price(first: str, ms: float) -> None:
 
 def h16_problem() -> Problem:
     layers = [L(f=x["f"], b=x["b"], p=int(x["p"]), o=int(x["o"])) for x in CASES["H16"]["input"]["layers"]]
-    return chain_problem(
-        layers, devices=4, microbatches=4, microbatch_size=4, bandwidth_per_ms=2e6, gradient_bytes=4.0
-    )
+    return chain_problem(layers, devices=4, microbatches=4, microbatch_size=4, bandwidth_per_ms=2e6, gradient_bytes=4.0)
 
 
 @pytest.mark.parametrize("optimizer", ["chain_dp", "exhaustive"])

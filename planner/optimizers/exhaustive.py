@@ -1,0 +1,302 @@
+"""`exhaustive`: the oracle. It prices every plan and keeps the best; simple, slow, and independent of the others."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+from itertools import islice
+
+from planner.costs.communication import Group
+from planner.costs.compute import CANNOT_RUN_S
+from planner.costs.objective import objective_s
+from planner.errors import InputError
+from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext
+from planner.options import Replication
+from planner.plan import Plan, Stage
+from planner.problem import Problem
+from planner.workload import Recomputation, ReplicaMode
+
+MAX_PLANS = 100_000
+"""More plans than this are refused: about 20 seconds of pricing."""
+
+MAX_IDEALS = 1_000
+"""More down-closed sets of layers than this are refused without counting any plan."""
+
+Partition = tuple[int, ...]
+"""The stages from the first on, each a bitset of layer positions."""
+
+Assignment = tuple[tuple[Group, ...], ...]
+"""Per stage, the device groups of its replicas."""
+
+Rank = tuple[float, int, int, tuple[int, ...], int, int, int]
+
+
+@OPTIMIZERS.register
+class Exhaustive:
+    """Exact by construction on any graph and any cluster, for as few plans as can be priced one by one."""
+
+    name = "exhaustive"
+
+    def supports(self, context: SearchContext) -> str:
+        """Counts the plans first."""
+        if not device_groups(context.problem):
+            return f"no class of equal devices has {context.problem.workload.tensor} of them (the tensor degree)"
+        count = count_plans(context)
+        return "" if count <= MAX_PLANS else f"more than {MAX_PLANS:,} plans: use chain_dp or milp"
+
+    def search(self, context: SearchContext) -> Outcome:
+        """The best `num_finalists` plans; ties: fewer devices, fewer stages, lexicographically smaller stage sizes."""
+        ended = False
+
+        def until_the_limit() -> Iterator[tuple[Rank, Candidate]]:
+            nonlocal ended
+            for ranked in _ranked(context):
+                if context.clock.expired():
+                    return
+                yield ranked
+            ended = True
+
+        best = heapq.nsmallest(context.options.num_finalists, until_the_limit(), key=lambda item: item[0])
+        candidates = tuple(candidate for _, candidate in best)
+        return Outcome(
+            candidates=candidates,
+            exact=ended,
+            scope=_scope(context.problem),
+            bound_s=candidates[0].objective_s if ended and candidates else None,
+            finished=ended,
+            notes=() if ended else ("exhaustive reached the time limit",),
+        )
+
+
+def count_plans(context: SearchContext) -> int:
+    """How many plans `search` would price; any number above `MAX_PLANS` when there are more."""
+    chains = _count_partitions(context.problem)
+    if chains is None:
+        return MAX_PLANS + 1
+    total = 0
+    for batch in context.batches():
+        for stages in _stage_counts(context):
+            if chains.get(stages):
+                placed = sum(1 for _ in islice(assignments(context, stages, batch), MAX_PLANS + 1))
+                total += chains[stages] * placed * len(context.schedules)
+        if total > MAX_PLANS:
+            break
+    return total
+
+
+def ideals(problem: Problem, limit: float = math.inf) -> list[int] | None:
+    """All down-closed sets of layers as bitsets, ascending by number; None when there are more than `limit`."""
+    index = problem.index
+    found = {0}
+    frontier = [0]
+    while frontier:
+        ideal = frontier.pop()
+        for layer in range(len(index)):
+            larger = ideal | 1 << layer
+            if larger not in found and not index.ancestors[layer] & ~ideal:
+                found.add(larger)
+                frontier.append(larger)
+        if len(found) > limit:
+            return None
+    return sorted(found)
+
+
+def partitions(problem: Problem, num_stages: int) -> Iterator[Partition]:
+    """Every partition into `num_stages` non-empty stages such that tensors flow to the same or a later stage.
+
+    These are the chains of ideals from the empty set to all layers: stage s is the difference of two neighbours.
+    """
+    known = ideals(problem)
+    assert known is not None
+    together = [sum(1 << i for i in problem.index.positions(group)) for group in problem.graph.colocated]
+
+    def chains(ideal: int, left: int) -> Iterator[Partition]:
+        for larger in known if left > 1 else known[-1:]:
+            stage = larger & ~ideal
+            if larger & ideal == ideal and stage and all(stage & t in (0, t) for t in together):
+                if left == 1:
+                    yield (stage,)
+                else:
+                    yield from ((stage, *rest) for rest in chains(larger, left - 1))
+
+    return chains(0, num_stages)
+
+
+def assignments(context: SearchContext, num_stages: int, batch: tuple[int, int]) -> Iterator[Assignment]:
+    """Every way to give the stages device groups, in order, up to exchange of interchangeable groups.
+
+    The replicas of one stage are of one type and memory limit. Groups may stay idle.
+    """
+    classes = interchangeable(context.problem)
+    kinds = [_kind(context.problem, groups[0]) for groups in classes]
+
+    def replicas(degree: int, used: tuple[int, ...], kind: object) -> Iterator[tuple[tuple[Group, ...], tuple[int, ...]]]:
+        if degree == 0:
+            yield (), used
+            return
+        for c, groups in enumerate(classes):
+            if used[c] < len(groups) and kind in (None, kinds[c]):
+                more = (*used[:c], used[c] + 1, *used[c + 1 :])
+                for rest, end in replicas(degree - 1, more, kinds[c]):
+                    yield (groups[used[c]], *rest), end
+
+    def stages(left: int, used: tuple[int, ...]) -> Iterator[Assignment]:
+        if left == 0:
+            yield ()
+            return
+        for degree in _degrees(context, batch):
+            for first, more in replicas(degree, used, None):
+                yield from ((first, *rest) for rest in stages(left - 1, more))
+
+    wanted = stages(num_stages, (0,) * len(classes))
+    if context.options.replication is Replication.EQUAL:
+        return (placed for placed in wanted if len({len(groups) for groups in placed}) == 1)
+    return wanted
+
+
+def device_groups(problem: Problem) -> list[Group]:
+    """The groups that may hold one replica: `tensor` consecutive devices of one type and memory limit, in file order.
+
+    Devices of types without a profile are left out, and so are those that are too few to fill a group.
+    """
+    tensor = problem.workload.tensor
+    waiting: dict[object, list[str]] = {}
+    groups: list[Group] = []
+    for device in problem.cluster.devices:
+        if device.type not in problem.profile_of:
+            continue
+        members = waiting.setdefault(_kind(problem, (device.id,)), [])
+        members.append(device.id)
+        if len(members) == tensor:
+            groups.append(tuple(members))
+            members.clear()
+    return groups
+
+
+def interchangeable(problem: Problem) -> list[list[Group]]:
+    """Device groups in classes: exchanging two of one class changes no type, no limit and no route."""
+    everything = device_groups(problem)
+    classes: list[list[Group]] = []
+    for group in everything:
+        for members in classes:
+            if _alike(problem, members[0], group, everything):
+                members.append(group)
+                break
+        else:
+            classes.append([group])
+    return classes
+
+
+def _alike(problem: Problem, a: Group, b: Group, everything: list[Group]) -> bool:
+    if _kind(problem, a) != _kind(problem, b):
+        return False
+    swap = dict(zip((*a, *b), (*b, *a), strict=True))
+    devices = [device for group in everything for device in group]
+    return all(
+        _link(problem, x, y) == _link(problem, swap[x], swap.get(y, y))
+        and _link(problem, y, x) == _link(problem, swap.get(y, y), swap[x])
+        for x in (*a, *b)
+        for y in devices
+    )
+
+
+def _link(problem: Problem, a: str, b: str) -> tuple[float, float] | None:
+    route = problem.network.route(a, b)
+    return None if route is None else (route.bandwidth_bytes_per_s, route.latency_s)
+
+
+def _kind(problem: Problem, group: Group) -> tuple[str, int]:
+    return problem.devices[group[0]].type, problem.memory_limits[group[0]]
+
+
+def _degrees(context: SearchContext, batch: tuple[int, int]) -> list[int]:
+    """Degrees that leave whole samples (split) or a microbatch (dealt) to every replica."""
+    size, count = batch
+    if context.options.replication is Replication.NONE:
+        return [1]
+    most = len(device_groups(context.problem))
+    if context.options.replica_mode is ReplicaMode.DEALT:
+        return list(range(1, min(most, count) + 1))
+    return [degree for degree in range(1, most + 1) if size % degree == 0]
+
+
+def _stage_counts(context: SearchContext) -> range:
+    most = min(len(context.problem.index), len(device_groups(context.problem)))
+    wanted = context.options.num_stages
+    if wanted is None:
+        return range(1, most + 1)
+    return range(wanted, wanted + 1) if wanted <= most else range(0)
+
+
+def _count_partitions(problem: Problem) -> dict[int, int] | None:
+    """Number of partitions per number of stages (colocation ignored); None with more than `MAX_IDEALS` ideals."""
+    known = ideals(problem, MAX_IDEALS)
+    if known is None:
+        return None
+    chains: dict[int, dict[int, int]] = {0: {0: 1}}
+    for larger in known[1:]:
+        by_length: dict[int, int] = {}
+        for smaller in known:
+            if smaller != larger and smaller & larger == smaller:
+                for length, count in chains[smaller].items():
+                    by_length[length + 1] = by_length.get(length + 1, 0) + count
+        chains[larger] = by_length
+    return chains[known[-1]]
+
+
+def _ranked(context: SearchContext) -> Iterator[tuple[Rank, Candidate]]:
+    """Every plan that can run, with what ranks it."""
+    for b, batch in enumerate(context.batches()):
+        for stages in _stage_counts(context):
+            placements = list(assignments(context, stages, batch))
+            for partition in partitions(context.problem, stages):
+                sizes = tuple(stage.bit_count() for stage in partition)
+                for a, assignment in enumerate(placements):
+                    used = sum(len(group) for groups in assignment for group in groups)
+                    for n, schedule in enumerate(context.schedules):
+                        plan = _plan(context, partition, assignment, batch, schedule)
+                        value = _value(context, plan)
+                        if value is not None:
+                            rank = (value, used, stages, sizes, b, a, n)
+                            yield rank, Candidate(plan=plan, objective_s=value)
+
+
+def _plan(
+    context: SearchContext, partition: Partition, assignment: Assignment, batch: tuple[int, int], schedule: str
+) -> Plan:
+    layers, training = context.problem.index.layers, context.problem.training
+    return Plan(
+        stages=tuple(
+            Stage(
+                layers=tuple(layer.id for i, layer in enumerate(layers) if stage >> i & 1),
+                replicas=groups,
+                tensor=context.problem.workload.tensor,
+                recomputation=training.recomputation if training else Recomputation.NONE,
+                zero=training.zero if training else 0,
+            )
+            for stage, groups in zip(partition, assignment, strict=True)
+        ),
+        schedule=schedule,
+        microbatch_size=batch[0],
+        num_microbatches=batch[1],
+        replica_mode=context.options.replica_mode,
+    )
+
+
+def _value(context: SearchContext, plan: Plan) -> float | None:
+    """The plan's objective; None when it cannot run: a missing route, an unsupported layer, too little memory."""
+    try:
+        priced = context.costs.price(plan)
+    except InputError:
+        return None
+    for stage in priced.stages:
+        if stage.seconds.forward_s >= CANNOT_RUN_S or stage.memory.total_bytes > stage.memory.limit_bytes:
+            return None
+    return objective_s(context.problem, priced, context.options.objective, context.search_model)
+
+
+def _scope(problem: Problem) -> str:
+    tensor = problem.workload.tensor
+    groups = f"groups of {tensor} consecutive devices" if tensor > 1 else "single devices"
+    return f"all ordered partitions into convex stages on {groups}, equal devices per stage"

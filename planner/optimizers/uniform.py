@@ -1,0 +1,104 @@
+"""`uniform`: what people do today. Equal layer counts, equal replication, all devices."""
+
+from __future__ import annotations
+
+from planner.costs.communication import Group
+from planner.costs.objective import objective_s
+from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
+from planner.options import Replication
+from planner.plan import Plan, Stage
+from planner.problem import Problem
+from planner.verify import verify
+from planner.workload import Recomputation
+
+
+@OPTIMIZERS.register
+class Uniform:
+    """A baseline without any proof: the model is cut into stages of equally many layers, whatever they cost.
+
+    A remainder goes to the first stages, one layer each, as torchtitan and DeepSpeed (`partition_uniform`) do;
+    Megatron-LM refuses it. Devices are taken in listed order, the replicas of a stage side by side.
+    """
+
+    name = "uniform"
+
+    def supports(self, context: SearchContext) -> str:
+        """Works on every graph."""
+        if not listed_groups(context.problem):
+            return f"no type of device has {context.problem.workload.tensor} of them (the tensor degree)"
+        return ""
+
+    def search(self, context: SearchContext) -> Outcome:
+        """Every (stages, replicas) that uses all devices, at every batch, under the frugal schedule."""
+        plans = [
+            _plan(context, stages, batch) for batch in context.batches() for stages in _stage_counts(context)
+        ]
+        found = [c for plan in plans if (c := _candidate(context, plan)) is not None]
+        found.sort(key=lambda c: (c.objective_s, len(c.plan.stages)))
+        return Outcome(
+            candidates=tuple(found[: context.options.num_finalists]),
+            exact=False,
+            scope="stages of equally many layers, equal replication, all devices",
+            notes=() if found else ("no equal split of all devices fits",),
+        )
+
+
+def equal_sizes(num_layers: int, num_stages: int) -> list[int]:
+    """Layers per stage; the first `num_layers % num_stages` stages take one more."""
+    least, remainder = divmod(num_layers, num_stages)
+    return [least + (stage < remainder) for stage in range(num_stages)]
+
+
+def listed_groups(problem: Problem) -> list[Group]:
+    """Groups of `tensor` devices of one type, in listed order."""
+    tensor, waiting, groups = problem.workload.tensor, dict[str, list[str]](), list[Group]()
+    for device in problem.cluster.devices:
+        if device.type in problem.profile_of:
+            members = waiting.setdefault(device.type, [])
+            members.append(device.id)
+            if len(members) == tensor:
+                groups.append(tuple(members))
+                members.clear()
+    return groups
+
+
+def _stage_counts(context: SearchContext) -> list[int]:
+    """Stage counts that divide the device groups (all of them, when replicas are not wanted)."""
+    groups = len(listed_groups(context.problem))
+    counts = [groups] if context.options.replication is Replication.NONE else divisors(groups)
+    wanted = context.options.num_stages
+    return [s for s in counts if s <= len(context.problem.index) and wanted in (None, s)]
+
+
+def _plan(context: SearchContext, num_stages: int, batch: tuple[int, int]) -> Plan:
+    problem = context.problem
+    groups, training = listed_groups(problem), problem.training
+    replicas = len(groups) // num_stages
+    stages, first = [], 0
+    for number, size in enumerate(equal_sizes(len(problem.index), num_stages)):
+        stages.append(
+            Stage(
+                layers=tuple(layer.id for layer in problem.index.layers[first : first + size]),
+                replicas=tuple(groups[number * replicas : (number + 1) * replicas]),
+                tensor=problem.workload.tensor,
+                recomputation=training.recomputation if training else Recomputation.NONE,
+                zero=training.zero if training else 0,
+            )
+        )
+        first += size
+    return Plan(
+        stages=tuple(stages),
+        schedule=context.schedules[0],
+        microbatch_size=batch[0],
+        num_microbatches=batch[1],
+        replica_mode=context.options.replica_mode,
+    )
+
+
+def _candidate(context: SearchContext, plan: Plan) -> Candidate | None:
+    """The plan with its value, unless something is wrong with it."""
+    if verify(plan, context.problem, context.costs):
+        return None
+    priced = context.costs.price(plan)
+    value = objective_s(context.problem, priced, context.options.objective, context.search_model)
+    return Candidate(plan=plan, objective_s=value)
