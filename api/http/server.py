@@ -28,7 +28,7 @@ def serve(settings: Settings) -> None:
     if not _is_loopback(settings.host):
         log.warning("%s is reachable from other machines, and this service asks nobody who they are", settings.host)
     server = uvicorn.Server(server_config(create_app(settings), settings))
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # how uvicorn ends after a signal, or a failed start
         server.run()
     if not server.started:
         raise RunError("the service could not start: its log says why")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,31 @@ def test_an_inference_workload_is_told_by_its_kind() -> None:
 def test_a_short_form_is_a_cluster() -> None:
     problem = build_problem(read({"model": _for("H100-80G-SXM"), "cluster": "2x2xH100-80G-SXM", "workload": TRAINING}))
     assert len(problem.cluster.devices) == 4
+
+
+def test_a_name_of_the_catalogue_is_a_model() -> None:
+    workload = {"kind": "training", "global_batch_size": 12, "tensor": 2}
+    body = {"model": "gpt2-small", "cluster": "2x2xA100-40G-SXM", "workload": workload}
+    problem = build_problem(read_plan_request(json.dumps(body).encode(), replace(LIMITS, max_layers=100)))
+    assert [profile.device_type for profile in problem.profiles] == ["A100-40G-SXM"]
+    sizes = [table.microbatch_size for table in problem.profiles[0].tables]
+    assert sizes == [1, 2, 4, 8, 12]
+    assert {table.tensor for table in problem.profiles[0].tables} == {2}
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "pointer"),
+    [("gpt9", "local:2", "/model"), ("gpt2-small", "2xABACUS", "/cluster"), ("gpt2-small", None, "/cluster")],
+)
+def test_names_that_the_catalogue_lacks(model: str, cluster: str | None, pointer: str) -> None:
+    assert refused({"model": model, "cluster": cluster, "workload": TRAINING}).pointer == pointer
+
+
+@pytest.mark.parametrize(("field", "value"), [("tensor", 0), ("global_batch_size", 0), ("microbatch_size", -1)])
+def test_a_workload_is_checked_before_a_model_is_priced_for_it(field: str, value: int) -> None:
+    workload = {"kind": "training", "global_batch_size": 8, field: value}
+    fault = refused({"model": "gpt2-small", "cluster": "2xA100-40G-SXM", "workload": workload})
+    assert fault.pointer == f"/workload/{field}"
 
 
 def _for(device_type: str) -> dict[str, Any]:

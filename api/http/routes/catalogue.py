@@ -25,15 +25,15 @@ async def get_catalogue() -> Catalogue:
 @functools.cache
 def catalogue() -> Catalogue:
     """Read from the registries and the recorded data on the first call."""
-    from planner.bounds.base import BOUNDS
+    from planner.bounds import BOUNDS
     from planner.exporters import EXPORTERS
     from planner.optimizers.base import OPTIMIZERS
     from planner.schedules.base import SCHEDULES
     from profiles.catalogue import device_type, device_type_names, link, link_names
-    from profiles.sources import catalogue_model_names
+    from profiles.records import record_names
 
     return Catalogue(
-        models=tuple(CatalogueEntry(name=name) for name in catalogue_model_names()),
+        models=tuple(CatalogueEntry(name=name) for name in record_names()),
         devices=tuple(CatalogueEntry(name=name, summary=device_type(name).source) for name in device_type_names()),
         links=tuple(CatalogueEntry(name=name, summary=link(name).source) for name in link_names()),
         schedules=_members(SCHEDULES),
