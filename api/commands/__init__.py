@@ -1,0 +1,1 @@
+"""The commands of `pipeplan`, one file each: `command` is what typer runs. Everything heavy is imported inside."""

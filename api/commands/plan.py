@@ -1,0 +1,185 @@
+"""`pipeplan plan`: where to cut, how often to replicate, which devices, which schedule, and how good that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from api.commands.options import FormatOption, JsonOption, OutputOption, SeedOption, count_or_auto
+from api.commands.problems import built_problem
+from api.commands.sourcing import Reading
+from api.commands.workload import GivenWorkload, Precision
+from planner.errors import InternalError
+from planner.options import Objective, Replication, SearchModel, SearchOptions
+from planner.workload import Communication, Recomputation, ReplicaMode
+from profiles.model import Grain
+
+if TYPE_CHECKING:
+    from api.plan_file import PlanFile
+    from planner.result import PlanResult
+
+INFEASIBLE, LIMIT_REACHED = 3, 4
+AUTO = "auto"
+COUNT = {"parser": count_or_auto, "metavar": "N|auto"}
+
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="Catalogue model, profile, problem, config.json, module:factory, graph.txt, placement file, or -.",
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="C", help="local:2, 8xH100-80G-SXM, 2x8xA100-80G-SXM, or a .toml or .json file."),
+]
+
+
+def command(
+    source: SourceArgument,
+    cluster: ClusterOption = None,
+    objective: Annotated[Objective, typer.Option("--objective", help="What is minimised.")] = Objective.ITERATION_TIME,
+    global_batch: Annotated[
+        int | None, typer.Option("--global-batch", min=1, metavar="N", help="Samples per iteration, exactly.")
+    ] = None,
+    microbatch: Annotated[int | None, typer.Option("--microbatch", help="Samples per microbatch.", **COUNT)] = None,
+    num_microbatches: Annotated[
+        int | None, typer.Option("--num-microbatches", help="Microbatches per iteration.", **COUNT)
+    ] = None,
+    num_stages: Annotated[int | None, typer.Option("--num-stages", help="Pipeline stages.", **COUNT)] = None,
+    schedule: Annotated[str, typer.Option("--schedule", metavar="NAME", help="See `catalogue schedules`.")] = AUTO,
+    recompute: Annotated[
+        Recomputation | None, typer.Option("--recompute", help="What the backward pass computes again.")
+    ] = None,
+    cost_model: Annotated[
+        SearchModel | None,
+        typer.Option("--cost-model", help="Closed form to search [default: by communication]."),
+    ] = None,
+    communication: Annotated[
+        Communication | None, typer.Option("--communication", help="How transfers meet compute.")
+    ] = None,
+    optimizer: Annotated[str, typer.Option("--optimizer", metavar="NAME", help="See `catalogue optimizers`.")] = AUTO,
+    tensor: Annotated[int | None, typer.Option("--tensor", min=1, metavar="N", help="Tensor degree (given).")] = None,
+    zero: Annotated[int | None, typer.Option("--zero", min=0, max=3, help="ZeRO stage (given).")] = None,
+    replication: Annotated[
+        Replication, typer.Option("--replication", help="Replication degrees that are searched.")
+    ] = Replication.ANY,
+    replica_mode: Annotated[
+        ReplicaMode, typer.Option("--replica-mode", help="How replicas share the work.")
+    ] = ReplicaMode.SPLIT,
+    precision: Annotated[
+        Precision | None, typer.Option("--precision", help="Bytes per parameter [default: by the source's dtype].")
+    ] = None,
+    weight_bytes: Annotated[
+        float | None, typer.Option("--weight-bytes", min=0, metavar="X", help="Per parameter, over --precision.")
+    ] = None,
+    gradient_bytes: Annotated[
+        float | None, typer.Option("--gradient-bytes", min=0, metavar="X", help="Per parameter, over --precision.")
+    ] = None,
+    optimizer_bytes: Annotated[
+        float | None, typer.Option("--optimizer-bytes", min=0, metavar="X", help="Per parameter, over --precision.")
+    ] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option("--sequence-length", min=1, metavar="N", help="Tokens per sample.")
+    ] = None,
+    inference: Annotated[bool, typer.Option("--inference", help="Forward passes only.")] = False,
+    minibatch: Annotated[
+        int, typer.Option("--minibatch", min=1, metavar="N", help="Samples behind the figures of a graph.txt.")
+    ] = 1,
+    device_type: Annotated[
+        str | None, typer.Option("--device-type", metavar="TYPE", help="Device of costs whose file names none.")
+    ] = None,
+    grain: Annotated[Grain, typer.Option("--grain", help="Cut into repeated blocks or single modules.")] = Grain.BLOCK,
+    time_limit_s: Annotated[
+        float, typer.Option("--time-limit-s", metavar="S", help="Limit of the whole search.")
+    ] = 60.0,
+    seed: SeedOption = 0,
+    format: FormatOption = None,
+    json: JsonOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Find the best plan for a model on a cluster, with a proof of how good it is.
+
+    Exit status: 0 plan found, 2 bad input, 3 proven infeasible, 4 limit reached without a plan. -o writes a file that
+    `estimate`, `simulate`, `export` and `run` open.
+    """
+    from api.terminal.files import check_writable
+
+    check_writable(output)
+    given = GivenWorkload(
+        global_batch_size=global_batch,
+        microbatch_size=microbatch,
+        num_microbatches=num_microbatches,
+        sequence_length=sequence_length,
+        weight_bytes_per_parameter=weight_bytes,
+        gradient_bytes_per_parameter=gradient_bytes,
+        optimizer_bytes_per_parameter=optimizer_bytes,
+        recomputation=recompute,
+        communication=communication,
+        tensor=tensor,
+        zero=zero,
+        inference=inference,
+        precision=precision,
+    )
+    how = Reading(
+        format=format,
+        minibatch_size=minibatch,
+        device_type=device_type,
+        sequence_length=sequence_length,
+        grain=grain,
+        seed=seed,
+    )
+    options = SearchOptions(
+        objective=objective,
+        search_model=cost_model,
+        optimizer=optimizer,
+        schedule=schedule,
+        num_stages=num_stages,
+        replication=replication,
+        replica_mode=replica_mode,
+        time_limit_s=time_limit_s,
+        seed=seed,
+    )
+    found = _planned(source, cluster, given, how, options)
+    _tell(found, output, json)
+    _leave(found.result)
+
+
+def _planned(source: str, cluster: str | None, given: GivenWorkload, how: Reading, options: SearchOptions) -> PlanFile:
+    from api.plan_file import PlanFile
+    from api.terminal.progress import spinner
+    from planner.service import plan
+
+    problem, recipe = built_problem(source, cluster, given, how)
+    with spinner(f"planning {len(problem.graph.layers)} layers on {len(problem.cluster.devices)} devices"):
+        return PlanFile(result=plan(problem, options), problem=problem, source=recipe)
+
+
+def _tell(found: PlanFile, output: Path | None, json: bool) -> None:
+    """The file first, so that it is whole before anything is said about it."""
+    from api.terminal.console import output as console
+    from api.terminal.files import write_text
+    from api.terminal.result_view import show_result
+    from planner import codec
+
+    if output is not None:
+        write_text(output, codec.dumps(found))
+    if json:
+        typer.echo(codec.dumps(found.result), nl=False)
+    else:
+        show_result(found.result, found.problem, console())
+
+
+def _leave(result: PlanResult) -> None:
+    """End with the exit status of the result."""
+    from planner.result import Status
+
+    match result.report.status:
+        case Status.INFEASIBLE:
+            raise typer.Exit(INFEASIBLE)
+        case Status.LIMIT if result.plan is None:
+            raise typer.Exit(LIMIT_REACHED)
+        case Status.ERROR:
+            raise InternalError("; ".join(result.report.notes) or "the search failed without a word")

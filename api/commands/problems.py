@@ -1,0 +1,81 @@
+"""From the words on the command line to a `Problem`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from api.commands.pricing import check_sequence_length, is_local, measured, recorded, sizes_to_measure
+from api.commands.sourcing import Reading, read_source
+from api.commands.workload import GivenWorkload, workload_of
+from planner.cluster import Cluster
+from planner.errors import InputError
+from planner.problem import Problem
+from planner.profile import DTYPE_BYTES
+from profiles.model import ModelRecord, ModelSource, ProfiledModel
+
+DEFAULT_DTYPE = "float32"
+
+
+def built_problem(
+    source: str, cluster: str | None, given: GivenWorkload, how: Reading
+) -> tuple[Problem, ModelSource | None]:
+    """The problem, and how to build its model where that is known.
+
+    A model that can be built is measured for the cores of this machine and priced for everything else; a recorded
+    one is priced. InputError for what is missing or does not fit together.
+    """
+    from profiles.sources import build_problem
+
+    where = _cluster(cluster)
+    found = read_source(source, replace(how, dtype=given.dtype()))
+    recipe = found if isinstance(found, ModelSource) else getattr(found, "source", None)
+    model = _costed(found, where, given) if isinstance(found, ModelSource) else found
+    if isinstance(model, ModelRecord):
+        model = _in_precision(model, given)
+        given = _at_length(given, model)
+    carried = model.workload if isinstance(model, ProfiledModel) else None
+    problem = build_problem(model, where, workload_of(given, carried, _dtype(model)))
+    return problem, recipe
+
+
+def _cluster(text: str | None) -> Cluster | None:
+    if text is None:
+        return None
+    from profiles.clusters import parse_cluster
+
+    return parse_cluster(text)
+
+
+def _costed(source: ModelSource, cluster: Cluster | None, given: GivenWorkload) -> ProfiledModel | ModelRecord:
+    """Measured for local cores; for other devices the work alone, in the configuration's own dtype."""
+    if cluster is None:
+        raise InputError("this source holds no devices: name a cluster with --cluster, for example 8xH100-80G-SXM")
+    if is_local(cluster):
+        return measured(source, sizes_to_measure(workload_of(given, None, source.dtype)))
+    return recorded(source if given.precision else replace(source, dtype=_own_dtype(source)))
+
+
+def _own_dtype(source: ModelSource) -> str:
+    """What a configuration says its weights are in."""
+    values = source.config or {}
+    said = values.get("dtype", values.get("torch_dtype"))
+    return said if isinstance(said, str) and said in DTYPE_BYTES else DEFAULT_DTYPE
+
+
+def _in_precision(record: ModelRecord, given: GivenWorkload) -> ModelRecord:
+    from profiles.records import in_dtype
+
+    dtype = given.dtype()
+    return record if dtype is None else in_dtype(record, dtype)
+
+
+def _at_length(given: GivenWorkload, record: ModelRecord) -> GivenWorkload:
+    """The record's sequence length is the workload's."""
+    check_sequence_length(given.sequence_length, record)
+    return replace(given, sequence_length=record.sequence_length)
+
+
+def _dtype(model: ProfiledModel | ModelRecord) -> str:
+    if isinstance(model, ModelRecord):
+        return model.dtype
+    return model.profiles[0].dtype if model.profiles else DEFAULT_DTYPE

@@ -1,0 +1,99 @@
+"""`pipeplan run`: train some steps by a plan on this machine, and compare with what was predicted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from api.commands.opening import opened
+from api.commands.options import JsonOption, PlanArgument, ProblemOption
+from api.commands.sourcing import Reading, read_source
+from planner.errors import InputError, RunError
+from profiles.model import ModelSource
+
+if TYPE_CHECKING:
+    from api.plan_file import OpenedPlan
+    from planner.runtime.report import RunReport
+
+
+def command(
+    plan: PlanArgument,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Training steps.")] = 5,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare loss and gradients with the unpartitioned model.")
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="SOURCE", help="config.json or module:factory, if the plan has none"),
+    ] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option("--sequence-length", min=1, help="With --model: tokens per sample.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and data [default: the plan's].")] = None,
+    problem: ProblemOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Train some steps by a plan: one process per device, on this machine's cores, with synthetic data.
+
+    Shows predicted beside measured time and memory. With --check, exit status 1 when the run does not compute what
+    the unpartitioned model computes. A plan whose model is `module:factory` runs that Python function.
+    """
+    from api.terminal.run_view import is_equal
+
+    given = opened(plan, problem)
+    source = _source(given, model, sequence_length, seed)
+    report = _trained(given, source, steps, check)
+    _show(given, report, json)
+    if not is_equal(report):
+        raise RunError("the run differs from the unpartitioned model by more than the limits: please report this plan")
+
+
+def _source(given: OpenedPlan, model: str | None, sequence_length: int | None, seed: int | None) -> ModelSource:
+    """The recipe of the plan's model, or of the one that is named instead."""
+    source = given.source
+    if model is not None:
+        length = sequence_length or given.problem.workload.sequence_length
+        source = _built(read_source(model, Reading(sequence_length=length)), model)
+    if source is None:
+        raise InputError(
+            "the plan does not say how to build its model (it was planned from costs alone): name a config.json or "
+            "module:factory with --model"
+        )
+    return source if seed is None else replace(source, seed=seed)
+
+
+def _built(found: object, name: str) -> ModelSource:
+    if isinstance(found, ModelSource):
+        return found
+    raise InputError(f"{name!r} is no model that can be built: name a transformers config.json or module:factory")
+
+
+def _trained(given: OpenedPlan, source: ModelSource, steps: int, check: bool) -> RunReport:
+    from api.terminal.progress import progress_bar
+    from planner.runtime import check_runnable, run
+    from profiles.recipes import loader_of
+
+    check_runnable(given.plan)
+    with progress_bar("training") as advance:
+        return run(
+            given.plan,
+            loader_of(source),
+            num_steps=steps,
+            check=check,
+            seed=source.seed,
+            on_progress=lambda done, total, loss: advance(done, total, f"loss {loss:.4f}"),
+        )
+
+
+def _show(given: OpenedPlan, report: RunReport, json: bool) -> None:
+    from api.terminal.console import output
+    from api.terminal.run_view import show_run
+    from planner import codec
+    from planner.service import estimate
+
+    if json:
+        typer.echo(codec.dumps(report), nl=False)
+    else:
+        show_run(given.plan, estimate(given.problem, given.plan), report, output())

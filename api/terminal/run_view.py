@@ -1,0 +1,86 @@
+"""Predicted beside measured: what a run of a plan showed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from api.terminal.grids import pairs, table
+from api.terminal.names import device_ranges, layer_range
+from api.terminal.units import memory, milliseconds, seconds
+from planner.plan import Plan, Stage
+from planner.runtime.report import RunReport, StageMeasurement
+from planner.timeline import Estimate, StageEstimate
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MAX_LOSS_DIFFERENCE = 1e-5
+"""Relative; the sums of microbatch losses are taken in another order than the unpartitioned model's."""
+MAX_GRADIENT_DIFFERENCE = 1e-5
+COLUMNS = (
+    ("#", True),
+    ("layers", False),
+    ("devices", False),
+    ("forward ms\npredicted", True),
+    ("\nmeasured", True),
+    ("backward ms\npredicted", True),
+    ("\nmeasured", True),
+    ("memory\npredicted", True),
+    ("\nmeasured", True),
+)
+
+
+def show_run(plan: Plan, estimate: Estimate, report: RunReport, console: Console) -> None:
+    """Print stages and iteration with both figures, and the check against the unpartitioned model."""
+    rows = [
+        (str(number), *_row(*both))
+        for number, both in enumerate(zip(plan.stages, estimate.stages, report.stages, strict=True))
+    ]
+    console.print(table("Predicted beside measured (times per microbatch, memory per device)", COLUMNS, rows))
+    console.print(pairs([*_time_rows(estimate, report), *_check_rows(report)]))
+
+
+def is_equal(report: RunReport) -> bool:
+    """Whether a checked run computed what the unpartitioned model computes (True for one that was not checked)."""
+    loss, gradient = report.loss_relative_difference, report.gradient_max_difference
+    if loss is None or gradient is None:
+        return True
+    return loss <= MAX_LOSS_DIFFERENCE and gradient <= MAX_GRADIENT_DIFFERENCE
+
+
+def _row(stage: Stage, predicted: StageEstimate, measured: StageMeasurement) -> tuple[str, ...]:
+    return (
+        layer_range(stage.layers),
+        device_ranges([device for group in stage.replicas for device in group]),
+        milliseconds(predicted.forward_s),
+        milliseconds(measured.forward_s),
+        milliseconds(predicted.backward_s),
+        milliseconds(measured.backward_s),
+        memory(predicted.memory.total_bytes),
+        memory(measured.peak_memory_bytes),
+    )
+
+
+def _time_rows(estimate: Estimate, report: RunReport) -> Iterator[tuple[str, str]]:
+    predicted, measured = estimate.iteration_time_s, report.iteration_time_s
+    error = predicted / measured - 1.0 if measured else 0.0
+    yield "iteration predicted", seconds(predicted)
+    spread = f"{seconds(report.iteration_time_min_s)} to {seconds(report.iteration_time_max_s)}"
+    yield "iteration measured", f"{seconds(measured)} (median; {spread}); the prediction is {100 * error:+.1f} % off"
+    yield "peak memory predicted", memory(estimate.peak_memory_bytes)
+    yield "peak memory measured", memory(max(stage.peak_memory_bytes for stage in report.stages))
+    yield "quiet iterations", f"{report.noise.num_clean} of {len(report.iteration_times_s)} without waiting for a core"
+    yield "loss", f"{report.losses[0]:.4f} in the first step, {report.losses[-1]:.4f} in the last of {report.steps}"
+
+
+def _check_rows(report: RunReport) -> Iterator[tuple[str, str]]:
+    loss, gradient = report.loss_relative_difference, report.gradient_max_difference
+    if loss is None or gradient is None:
+        return
+    yield "check: loss", _verdict(loss, MAX_LOSS_DIFFERENCE, "relative difference to the unpartitioned model")
+    yield "check: gradients", _verdict(gradient, MAX_GRADIENT_DIFFERENCE, "largest absolute difference")
+
+
+def _verdict(value: float, limit: float, what: str) -> str:
+    return f"{'PASS' if value <= limit else 'FAIL'}  {what} {value:.2e} (limit {limit:.0e})"
