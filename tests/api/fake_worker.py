@@ -1,8 +1,8 @@
 """A worker whose searches are played: the graph's name says what happens. Everything around them is the real worker.
 
 `hang` starts a child, tells both process ids through the pipe `FAKE_WORKER_PIPE`, and waits for ever; `die` ends
-without an answer; `die-once` does so on its first run (remembered in `FAKE_WORKER_MARK`); `broken` raises; any other
-name is answered with an infeasible result.
+without an answer; `die-once` does so on its first run (remembered in `FAKE_WORKER_MARK`); `broken` raises and `wrong`
+refuses; any other name is answered with an infeasible result.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from api.http.problems import json_bytes
 from api.http.requests import read_plan_request
 from api.http.tasks import perform
 from planner import codec
+from planner.errors import InputError
 from planner.result import PlanResult, SearchReport, Status
 
 
@@ -40,6 +41,8 @@ def _act(name: str) -> Outcome:
         os.kill(os.getpid(), signal.SIGKILL)
     if name == "broken":
         raise ZeroDivisionError("a fault that must not be shown")
+    if name == "wrong":
+        raise InputError("only the search could see this", pointer="/workload")
     if name == "hungry":
         bytearray(2**40)
     os.write(1, b"solvers print banners\n")

@@ -156,6 +156,13 @@ def test_a_fault_in_the_worker_is_ours(client: TestClient) -> None:
     assert "must not be shown" not in document["detail"]
 
 
+def test_wrong_input_that_only_the_search_sees_leaves_no_row(client: TestClient) -> None:
+    answer = submit(client, "wrong", LONG_WAIT)
+    assert_problem(answer, 422, "invalid-input", "/workload")
+    assert "location" not in answer.headers
+    assert client.get("/v1/plans").json()["jobs"] == []
+
+
 def test_a_solve_may_not_use_all_memory(tmp_path: Path) -> None:
     with service(tmp_path, solve_memory_bytes=2 * 2**30) as client:
         assert_problem(submit(client, "hungry", LONG_WAIT), 503, "out-of-memory")

@@ -43,7 +43,12 @@ async def create_plan(request: Request, service: ServiceOf, wait_s: Wait = DEFAU
         return outcome_response(checked)
     record = await service.jobs.submit(body, checked)
     await service.jobs.wait(record.id, wait_s)
-    return _submitted(await _found(service, record.id))
+    record = await _found(service, record.id)
+    refused = _refusal(record)
+    if refused is not None and refused.status < 500:  # wrong input that only the search could see: nothing is kept
+        await service.jobs.remove(record.id)
+        return outcome_response(refused)
+    return _submitted(record)
 
 
 @router.get("", operation_id="listPlans", summary="List plans, the newest first")
@@ -113,10 +118,17 @@ def _submitted(record: PlanRecord) -> Response:
         return Response(_job_bytes(record), 202, headers, media_type=JSON)
     if record.state == State.CANCELLED or record.answer is None:
         raise RefusalError(409, "cancelled", f"plan {record.id} was cancelled while it was waited for")
-    if record.state == State.FAILED:
-        status = json.loads(record.answer)["status"]
-        return outcome_response(Outcome(status=status, body=record.answer, media_type=MEDIA_TYPE), headers=location)
+    refused = _refusal(record)
+    if refused is not None:
+        return outcome_response(refused, headers=location)
     return Response(record.answer, 201, location, media_type=JSON)
+
+
+def _refusal(record: PlanRecord) -> Outcome | None:
+    """The problem that a failed job ended with."""
+    if record.state != State.FAILED or record.answer is None:
+        return None
+    return Outcome(status=json.loads(record.answer)["status"], body=record.answer, media_type=MEDIA_TYPE)
 
 
 def _job(record: PlanRecord) -> Response:
