@@ -122,12 +122,36 @@ def _flatten(module: fx.GraphModule, runnable: RunnableModel) -> fx.GraphModule:
     output.args = (results[0],)
     graph.set_codegen(fx.graph.CodeGen())
     graph.eliminate_dead_code()
+    _name_tied_parameters(graph, runnable.model)
     for node in reversed(graph.nodes):
         if node.op == "get_attr" and not node.users:
             graph.erase_node(node)
     flat = fx.GraphModule(module, graph, class_name="Traced")
     flat.train()
     return flat
+
+
+def _name_tied_parameters(graph: fx.Graph, model: nn.Module) -> None:
+    """Each operator reads a shared parameter under the name of its own module, else under the model's first name.
+
+    The export reads it under one arbitrary name everywhere (GPT-2's embedding as `lm_head.weight`).
+    """
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    aliases = {name: tied for tied in names.values() if len(tied) > 1 for name in tied}
+    for node in [n for n in graph.nodes if n.op == "get_attr" and n.target in aliases]:
+        for user in list(node.users):
+            own = [name for name in aliases[node.target] if name.rpartition(".")[0] == _module_path(user)]
+            with graph.inserting_before(node):
+                copy = graph.get_attr(own[0] if own else aliases[node.target][0])
+            copy.meta = dict(node.meta)
+            user.replace_input_with(node, copy)
+
+
+def _module_path(node: fx.Node) -> str:
+    stack: dict[str, tuple[str, object]] = node.meta.get("nn_module_stack") or {}
+    return next(reversed(stack.values()))[0] if stack else ""
 
 
 def _name(node: fx.Node) -> str:

@@ -105,7 +105,7 @@ def from_transformers_config(
     elif device != "meta":
         raise InputError(f"device is {device!r}: models are built on 'cpu' or 'meta'")
     _logits_only(model)
-    batch = task.make_batch(config, length, device)
+    batch = _make_batch(task, config, length, device)
     if isinstance(batch, ImageBatch):
         batch = ImageBatch(batch.channels, batch.size, batch.num_classes, element, device)
     return RunnableModel(name=config.model_type, model=model, make_batch=batch, loss=cross_entropy)
@@ -266,6 +266,15 @@ def _integers(high: int, shape: tuple[int, ...], generator: torch.Generator, dev
     return torch.randint(high, shape, generator=generator)
 
 
+def _make_batch(task: Task, config: Any, length: int, device: str) -> MakeBatch:
+    try:
+        return task.make_batch(config, length, device)
+    except AttributeError as fault:
+        raise InputError(
+            f"no batch can be made for {config.model_type!r}: {_first_line(fault)}; write a module:factory"
+        ) from None
+
+
 def _tokens(config: Any, length: int, device: str, **options: Any) -> TokenBatch:
     vocabulary = config.get_text_config().vocab_size
     return TokenBatch(vocabulary, length, options.pop("num_classes", vocabulary), device, **options)
@@ -284,9 +293,10 @@ def _pairs(config: Any, length: int, device: str) -> MakeBatch:
 
 
 def _images(config: Any, length: int, device: str) -> MakeBatch:
-    size = getattr(config, "image_size", DEFAULT_IMAGE_SIZE)
+    vision = getattr(config, "vision_config", config)
+    size = getattr(vision, "image_size", DEFAULT_IMAGE_SIZE)
     pair = (int(size[0]), int(size[1])) if isinstance(size, (list, tuple)) else (int(size), int(size))
-    return ImageBatch(config.num_channels, pair, config.num_labels, torch.float32, device)
+    return ImageBatch(vision.num_channels, pair, config.num_labels, torch.float32, device)
 
 
 def _first_line(fault: BaseException) -> str:
