@@ -181,7 +181,7 @@ class _Table:
         ideal = self.ideals[i]
         for cut in self.cuts:
             if cut.groups & ideal and cut.groups & ~ideal:
-                outside = list(bits(cut.groups & ~ideal))
+                outside = np.array(list(bits(cut.groups & ~ideal)))
                 rows = self.has[np.ix_(outside, supersets)]
                 meets, contains = rows.any(axis=0), rows.all(axis=0)
                 seconds += cut.cost_s * (meets.astype(float) + contains - 1.0)
@@ -240,4 +240,5 @@ def _membership(ideals: Sequence[int], num_groups: int) -> Array:
     width = num_groups // 8 + 1
     packed = np.frombuffer(b"".join(ideal.to_bytes(width, "little") for ideal in ideals), dtype=np.uint8)
     columns = np.unpackbits(packed.reshape(len(ideals), width), axis=1, bitorder="little")[:, :num_groups]
-    return np.ascontiguousarray(columns.T).astype(bool)
+    member: Array = np.ascontiguousarray(columns.T, dtype=bool)
+    return member

@@ -33,7 +33,7 @@ from planner.schedules import SCHEDULES, PipelineShape
 from planner.workload import Recomputation
 
 MAX_IDEALS = 40_000
-"""Where a search takes some ten seconds on one core."""
+"""Where a search takes some 15 seconds of one core (36,596 ideals of 326 layers, 14 classes x counts: 14 s)."""
 EXACT = 1 + 1e-9
 """Values closer than this are equal: the recurrence subtracts prefix sums."""
 SCOPE = "stages of any shape on single devices (no replication)"
