@@ -221,7 +221,7 @@ class _ClassSums:
 
     def seconds(self, i: int, supersets: Array) -> Array:
         """Work of the stages between ideal i and each superset, with the overhead of a stage."""
-        return self.work[supersets] - self.work[i] + self.entry.overhead_s
+        return np.asarray(self.work[supersets] - self.work[i] + self.entry.overhead_s, dtype=float)
 
     def fits(self, i: int, supersets: Array, held_bytes: Array) -> Array:
         """Whether the device type runs all groups of the stage and holds them with their buffers."""
