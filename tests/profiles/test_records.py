@@ -115,6 +115,7 @@ def test_an_unknown_dtype_is_refused():
 
 
 def test_records_need_no_torch():
-    code = "import sys, profiles.analytic, profiles.records as r; r.load_record('gpt2-small'); print('torch' in sys.modules)"
+    code = "import sys, profiles.analytic, profiles.records; profiles.records.load_record('gpt2-small'); "
+    code += "print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
