@@ -26,8 +26,9 @@ class Candidate:
 class Outcome:
     """What an optimizer found: candidates from the best on, and what is proven.
 
-    `exact` says that no plan in `scope` has a smaller objective than the first candidate (or, without candidates,
-    that there is none). `bound_s` is a lower bound over `scope` in the search model, None when nothing is proven.
+    `exact` says that no plan which the request allows has a smaller objective than the first candidate (or, without
+    candidates, that there is none), on whole groups of consecutive devices. `bound_s` is a lower bound over `scope`
+    in the search model, None when nothing is proven; a scope may be narrower than the request.
     `finished` is False when a limit ended the search.
     """
 

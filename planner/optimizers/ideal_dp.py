@@ -26,11 +26,11 @@ from planner.optimizers._chain_space import device_classes
 from planner.optimizers._ideal_kernel import Bottleneck, Cut, DeviceClass, min_bottleneck
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext
 from planner.optimizers.chain_dp import uniform_links
-from planner.options import Objective, SearchModel
+from planner.options import Objective, Replication, SearchModel
 from planner.plan import Plan, Stage
 from planner.profile import DTYPE_BYTES
 from planner.schedules import SCHEDULES, PipelineShape
-from planner.workload import Recomputation
+from planner.workload import Recomputation, ReplicaMode
 
 MAX_IDEALS = 40_000
 """Where a search takes some 15 seconds of one core (36,596 ideals of 326 layers, 14 classes x counts: 14 s)."""
@@ -70,7 +70,9 @@ class IdealDP:
         bound = min(search.bound_s for search in searches)
         return Outcome(
             candidates=tuple(found),
-            exact=bool(found or math.isinf(bound)) and (not found or found[0].objective_s <= bound * EXACT),
+            exact=_covers(context)
+            and bool(found or math.isinf(bound))
+            and (not found or found[0].objective_s <= bound * EXACT),
             scope=SCOPE,
             bound_s=bound if 0 < bound < math.inf else None,
             finished=all(search.finished for search in searches),
@@ -88,7 +90,7 @@ class _Search:
         self.candidates: list[Candidate] = []
         relaxed = self._solve(whole_memory=False)
         self.finished = not context.clock.expired() if relaxed is None else relaxed.finished
-        self.bound_s = 0.0 if not self.finished else math.inf if relaxed is None else relaxed.value_s
+        self.bound_s = 0.0 if not self.finished else math.inf if relaxed is None else relaxed.value_s / self.samples
         if relaxed is not None and not self._keep(relaxed):
             whole = self._solve(whole_memory=True)
             if whole is not None:
@@ -203,6 +205,14 @@ class _Search:
             num_microbatches=self.num_microbatches,
             replica_mode=self.context.options.replica_mode,
         )
+
+
+def _covers(context: SearchContext) -> bool:
+    """Whether the request allows no replication, so that what is proven here holds for all that it allows."""
+    if context.options.replication is Replication.NONE:
+        return True
+    split = context.options.replica_mode is ReplicaMode.SPLIT
+    return all((size if split else count) == 1 for size, count in context.batches())
 
 
 def _sum(a: Cut, b: Cut) -> Cut:
