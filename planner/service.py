@@ -28,7 +28,7 @@ PROVEN_GAP = 1e-9
 TIE = 0.03
 """Predicted times that differ by less are ties: predictions are no better than that (measured, docs/cost-model.md)."""
 
-MAX_SIMULATED_ACTIONS = 150_000
+MAX_SIMULATED_ACTIONS = 300_000
 """Finalists after the first are simulated while their actions sum up to at most this many."""
 
 
@@ -127,17 +127,31 @@ def _simulate(context: SearchContext, outcomes: dict[str, Outcome]) -> list[_Fin
     seen: set[str] = set()
     actions = 0
     for candidate, name in named:
-        key = repr((candidate.plan.stages, candidate.plan.microbatch_size, candidate.plan.schedule))
-        actions += len(candidate.plan.stages) * candidate.plan.num_microbatches
+        key = repr((candidate.plan.stages, candidate.plan.microbatch_size))
+        actions += len(candidate.plan.stages) * candidate.plan.num_microbatches * len(context.schedules)
         late = context.clock.expired() or actions > MAX_SIMULATED_ACTIONS
         if key in seen or len(finalists) >= context.options.num_finalists or (finalists and late):
             continue
         seen.add(key)
-        if not verify(candidate.plan, context.problem, context.costs):
-            _, priced = simulate_plan(context.problem, candidate.plan, context.costs)
-            finalists.append(_Finalist(candidate=candidate, found_by=name, estimate=priced))
+        simulated = _best_schedule(context, candidate)
+        if simulated is not None:
+            finalists.append(_Finalist(candidate=simulated[0], found_by=name, estimate=simulated[1]))
     by_objective = context.options.objective is Objective.THROUGHPUT
     return sorted(finalists, key=lambda f: _finalist_rank(f, by_objective))
+
+
+def _best_schedule(context: SearchContext, candidate: Candidate) -> tuple[Candidate, Estimate] | None:
+    """The candidate under the fastest schedule that is allowed and fits, the frugal one when they tie."""
+    others = [s for s in context.schedules if s != candidate.plan.schedule]
+    best: tuple[Candidate, Estimate] | None = None
+    for schedule in [candidate.plan.schedule, *others]:
+        trial = replace(candidate, plan=replace(candidate.plan, schedule=schedule))
+        if verify(trial.plan, context.problem, context.costs):
+            continue
+        _, priced = simulate_plan(context.problem, trial.plan, context.costs)
+        if best is None or priced.iteration_time_s < best[1].iteration_time_s * (1 - PROVEN_GAP):
+            best = (trial, priced)
+    return best
 
 
 def _candidate_rank(candidate: Candidate) -> tuple[float, int, int]:

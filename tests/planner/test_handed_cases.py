@@ -253,7 +253,10 @@ def h08_problem(*, scale: float = 1.0, names: list[str] | None = None, extra_par
 
 @pytest.mark.parametrize("optimizer", ["chain_dp", "exhaustive"])
 def test_h08_the_busy_stage_is_replicated_not_the_fat_one(optimizer: str) -> None:
-    result, expect = solved(h08_problem(), replace(CLOSED, optimizer=optimizer)), CASES["H08"]["expect"]
+    result, expect = (
+        solved(h08_problem(), replace(CLOSED, optimizer=optimizer, schedule="1f1b")),
+        CASES["H08"]["expect"],
+    )
     assert cuts(result) == expect["plan"]["cuts"]
     assert replicas(result) == expect["plan"]["replicas"]
     assert objective_ms(result) == pytest.approx(expect["T_closed"], rel=1e-6)
@@ -350,13 +353,23 @@ def h16_problem() -> Problem:
 
 @pytest.mark.parametrize("optimizer", ["chain_dp", "exhaustive"])
 def test_h16_idle_devices_can_be_best_and_are_said(optimizer: str) -> None:
-    result, expect = solved(h16_problem(), replace(CLOSED, optimizer=optimizer)), CASES["H16"]["expect"]
+    options = replace(CLOSED, optimizer=optimizer, schedule="1f1b")
+    result, expect = solved(h16_problem(), options), CASES["H16"]["expect"]
     assert (cuts(result), replicas(result)) == (expect["best"]["cuts"], expect["best"]["replicas"])
     assert objective_ms(result) == pytest.approx(expect["best"]["T"])
     assert result.estimate is not None
     assert result.estimate.iteration_time_s / MS == pytest.approx(expect["best"]["T_event"])
     assert result.estimate.num_devices_idle == expect["best"]["devices_idle"]
     assert any("2 of 4 devices stay idle" in note for note in result.report.notes)
+
+
+def test_h16_the_simulator_picks_the_faster_schedule() -> None:
+    """Early backwards wait for transfers here: all forwards first takes 31 ms, 1F1B 32 ms, and both fit."""
+    result = solved(h16_problem(), CLOSED)
+    assert result.plan is not None
+    assert result.plan.schedule == "gpipe"
+    assert result.estimate is not None
+    assert result.estimate.iteration_time_s / MS == pytest.approx(31.0)
 
 
 def test_h16_using_all_devices_costs_what_was_derived() -> None:
