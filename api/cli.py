@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Annotated
 
@@ -58,9 +60,9 @@ def common(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    before = signal.signal(signal.SIGTERM, _terminate)
     try:
-        return int(app(words, prog_name="pipeplan", standalone_mode=False) or 0)
+        with raise_on_termination():
+            return int(app(words, prog_name="pipeplan", standalone_mode=False) or 0)
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)
     except BrokenPipeError:
@@ -68,12 +70,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except Exception as fault:
         return _report(fault, with_traceback="--debug" in words)
+
+
+@contextmanager
+def raise_on_termination() -> Iterator[None]:
+    """SIGTERM leaves as an exception does, so that child processes are ended on the way out."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _terminate(signal_number: int, frame: FrameType | None) -> None:
-    """Leave as an exception does, so that child processes are ended on the way out."""
     raise SystemExit(TERMINATED)
 
 

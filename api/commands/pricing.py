@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from api.commands.surroundings import like_a_rank
 from api.terminal.progress import progress_bar, spinner
 from planner.cluster import Cluster
 from planner.errors import InputError
@@ -23,7 +24,7 @@ def measured(source: ModelSource, sizes: Sequence[int], repeats: int | None = No
     loader = loader_of(source)
     from profiles.measuring.measure import MIN_REPEATS, measure
 
-    with progress_bar("measuring") as advance:
+    with like_a_rank(), progress_bar("measuring") as advance:
         made = measure(loader, sizes, repeats=repeats or MIN_REPEATS, on_progress=advance)
     return replace(made, source=source)
 

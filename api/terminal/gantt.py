@@ -32,7 +32,7 @@ def show_timeline(timeline: Timeline, console: Console, max_lanes: int) -> None:
     from rich.text import Text
 
     lanes = timeline.lanes[:max_lanes]
-    labels = [f"{number} {device_ranges(lane.devices)}"[:28] for number, lane in enumerate(lanes)]
+    labels = [f"{number} {' '.join(device_ranges(lane.devices).split())}"[:28] for number, lane in enumerate(lanes)]
     margin = max(map(len, labels), default=0)
     cells = max(MIN_CELLS, console.width - margin - 3)
     for label, lane in zip(labels, lanes, strict=True):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 MAX_RUNS = 2
 MAX_ID_LENGTH = 28
+MAX_LINE = 22
 _NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
 
 
@@ -14,7 +15,12 @@ def layer_range(layers: Sequence[str]) -> str:
     """`first .. last (count)`; the beginning of a long id is left out, its end tells layers apart."""
     if len(layers) <= 1:
         return "".join(map(_end, layers))
-    return f"{_end(layers[0])} .. {_end(layers[-1])} ({len(layers)})"
+    return span_text(_end(layers[0]), f"{_end(layers[-1])} ({len(layers)})")
+
+
+def span_text(first: str, last: str) -> str:
+    """`first .. last`, on two lines where one would be wide."""
+    return f"{first} .. {last}" if len(first) + len(last) <= MAX_LINE else f"{first} ..\n{last}"
 
 
 def device_ranges(devices: Sequence[str]) -> str:
@@ -23,7 +29,7 @@ def device_ranges(devices: Sequence[str]) -> str:
     texts = [_text(run) for run in runs]
     if len(texts) <= MAX_RUNS:
         return ", ".join(texts)
-    return f"{texts[0]} .. {texts[-1]} ({len(devices)})"
+    return span_text(texts[0], f"{texts[-1]} ({len(devices)})")
 
 
 def _end(name: str) -> str:

@@ -70,8 +70,15 @@ def _time_rows(estimate: Estimate, report: RunReport) -> Iterator[tuple[str, str
     yield "iteration measured", f"{seconds(measured)} (median; {spread}); the prediction is {100 * error:+.1f} % off"
     yield "peak memory predicted", memory(estimate.peak_memory_bytes)
     yield "peak memory measured", memory(max(stage.peak_memory_bytes for stage in report.stages))
-    yield "quiet iterations", f"{report.noise.num_clean} of {len(report.iteration_times_s)} without waiting for a core"
+    yield "quiet iterations", _quiet(report)
     yield "loss", f"{report.losses[0]:.4f} in the first step, {report.losses[-1]:.4f} in the last of {report.steps}"
+
+
+def _quiet(report: RunReport) -> str:
+    text = f"{report.noise.num_clean} of {len(report.iteration_times_s)} without waiting for a core"
+    if report.noise.num_clean or not report.noise.run_queue_shares:
+        return text
+    return f"{text}: other work shared the cores, so the measured iteration holds waiting (stage times do not)"
 
 
 def _check_rows(report: RunReport) -> Iterator[tuple[str, str]]:
