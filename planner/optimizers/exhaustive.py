@@ -131,7 +131,9 @@ def assignments(context: SearchContext, num_stages: int, batch: tuple[int, int])
     classes = interchangeable(context.problem)
     kinds = [_kind(context.problem, groups[0]) for groups in classes]
 
-    def replicas(degree: int, used: tuple[int, ...], kind: object) -> Iterator[tuple[tuple[Group, ...], tuple[int, ...]]]:
+    def replicas(
+        degree: int, used: tuple[int, ...], kind: object
+    ) -> Iterator[tuple[tuple[Group, ...], tuple[int, ...]]]:
         if degree == 0:
             yield (), used
             return

@@ -30,9 +30,7 @@ class Uniform:
 
     def search(self, context: SearchContext) -> Outcome:
         """Every (stages, replicas) that uses all devices, at every batch, under the frugal schedule."""
-        plans = [
-            _plan(context, stages, batch) for batch in context.batches() for stages in _stage_counts(context)
-        ]
+        plans = [_plan(context, stages, batch) for batch in context.batches() for stages in _stage_counts(context)]
         found = [c for plan in plans if (c := _candidate(context, plan)) is not None]
         found.sort(key=lambda c: (c.objective_s, len(c.plan.stages)))
         return Outcome(

@@ -1,0 +1,191 @@
+"""What the MILP needs of the cost model: the price of one unit of each part of a stage.
+
+A stage's prices are linear in its `StageParts`, apart from rounding up to bytes, maxima, and latencies that are paid
+when a volume is not zero. So the cost model itself is asked what one unit of a part costs, and no formula is repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+from planner.cluster import DeviceKind, Route
+from planner.costs.communication import Group, ring_route
+from planner.costs.compute import LayerPrices
+from planner.costs.memory import memory_bytes, total_bytes
+from planner.costs.parts import StageParts, parts_of
+from planner.costs.stage import StageSetting, stage_seconds, tied_all_reduce_s
+from planner.optimizers.base import SearchContext
+from planner.schedules import SCHEDULES, PipelineShape
+from planner.workload import Recomputation, ReplicaMode
+
+UNITS = 2**40
+"""So many units are priced at once, so that rounding up to whole bytes does not show."""
+
+LAYER_FIELDS = (
+    "forward_s",
+    "backward_s",
+    "optimizer_s",
+    "parameter_bytes",
+    "replicated_bytes",
+    "trainable_bytes",
+    "trainable_replicated_bytes",
+    "collective_bytes",
+    "collective_backward_bytes",
+    "activation_bytes",
+)
+"""Parts that are sums over the layers of a stage."""
+
+LATENCY_FIELDS = ("collective_bytes", "collective_backward_bytes", "parameter_bytes", "trainable_bytes")
+"""Volumes whose collectives pay latency once per pass or iteration when they are not zero."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One outer choice: the MILP decides everything else. `replicas` is the degree of every stage."""
+
+    num_stages: int
+    replicas: int
+    microbatch_size: int
+    num_microbatches: int
+    schedule: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """Seconds of passes and tail, bytes of memory. `backward_s` is paid if the stage runs a backward pass."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    tail_s: float = 0.0
+    memory_bytes: float = 0.0
+
+    def plus(self, other: Price, times: float = 1.0) -> Price:
+        """The sum with `times` the other."""
+        return Price(
+            forward_s=self.forward_s + times * other.forward_s,
+            backward_s=self.backward_s + times * other.backward_s,
+            tail_s=self.tail_s + times * other.tail_s,
+            memory_bytes=self.memory_bytes + times * other.memory_bytes,
+        )
+
+
+class SettingPrices:
+    """Unit prices, layer prices and route of one setting on interchangeable devices."""
+
+    def __init__(self, context: SearchContext, setting: Setting, groups: list[Group]) -> None:
+        self.context, self.problem, self.setting = context, context.problem, setting
+        self.work = self.problem.workload
+        self.groups = groups
+        self.device_type = self.problem.devices[groups[0][0]].type
+        self.limit_bytes = self.problem.memory_limits[groups[0][0]]
+        self.dealt = setting.replicas if context.options.replica_mode is ReplicaMode.DEALT else 1
+        self.sharers = setting.replicas // self.dealt
+        devices = [device for group in groups for device in group]
+        self.route = ring_route(self.problem, devices[:2]) if len(devices) > 1 else None
+        training = self.problem.training
+        self.zero = training.zero if training else 0
+        self.recomputation = training.recomputation if training else Recomputation.NONE
+        self._units: dict[tuple[str, int], Price] = {}
+
+    @cached_property
+    def layer_prices(self) -> LayerPrices:
+        """Prices of the layers at the samples that one replica sees."""
+        samples = self.setting.microbatch_size / self.sharers
+        return self.context.costs.layer_prices(self.device_type, samples, self.work.tensor)
+
+    @cached_property
+    def layer_parts(self) -> list[StageParts]:
+        """Every layer as a stage of its own."""
+        size = self.setting.microbatch_size
+        return [parts_of(self.problem, self.layer_prices, [v], size) for v in range(len(self.problem.index))]
+
+    @cached_property
+    def constant(self) -> Price:
+        """What a stage costs before it has any layer: the overhead of its actions."""
+        return self._price(_nothing(), 0, latency=False)
+
+    def unit(self, field: str, in_flight: int = 0) -> Price:
+        """The price of one unit of a part, latencies left out."""
+        key = (field, in_flight)
+        if key not in self._units:
+            priced = self._price(replace(_nothing(), **{field: UNITS}), in_flight, latency=False)
+            self._units[key] = Price().plus(priced.plus(self.constant, -1.0), 1.0 / UNITS)
+        return self._units[key]
+
+    def latency(self, field: str) -> Price:
+        """What a stage pays besides when the part is not zero."""
+        some = replace(_nothing(), **{field: UNITS})
+        return self._price(some, 0, latency=True).plus(self._price(some, 0, latency=False), -1.0)
+
+    def layer(self, number: int, in_flight: int = 0) -> Price:
+        """What a layer adds to its stage: the sum over its parts."""
+        total = Price()
+        for field in LAYER_FIELDS:
+            amount = getattr(self.layer_parts[number], field)
+            if amount:
+                total = total.plus(self.unit(field, in_flight), float(amount))
+        return total
+
+    def in_flight(self, stage: int) -> int:
+        """Microbatches that the schedule keeps at this stage."""
+        shape = PipelineShape(
+            num_stages=self.setting.num_stages,
+            num_microbatches=self.setting.num_microbatches,
+            dealt=(self.dealt,) * self.setting.num_stages,
+            forward_only=self.problem.training is None,
+        )
+        return SCHEDULES[self.setting.schedule].in_flight(shape, stage)
+
+    def tied_s(self, shared_bytes: int) -> float:
+        """Seconds in which two stages sum the gradients of shared parameters."""
+        return float(tied_all_reduce_s(self.problem, shared_bytes, 2, self.work.tensor, self.route))
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether transfers cost the stages nothing in the blocking model."""
+        return self.problem.device_types[self.device_type].kind is DeviceKind.CPU
+
+    def _price(self, parts: StageParts, in_flight: int, *, latency: bool) -> Price:
+        seconds = stage_seconds(self.problem, parts, self._stage_setting(latency))
+        by_purpose = memory_bytes(
+            parts,
+            self.work,
+            dtype=self.problem.profile_of[self.device_type].dtype,
+            tensor=self.work.tensor,
+            replicas=self.setting.replicas,
+            sharers=self.sharers,
+            zero=self.zero,
+            recomputation=self.recomputation,
+            in_flight=in_flight,
+        )
+        return Price(
+            forward_s=float(seconds.forward_s),
+            backward_s=float(seconds.backward_s),
+            tail_s=float(seconds.all_reduce_s + seconds.optimizer_s),
+            memory_bytes=float(total_bytes(by_purpose)),
+        )
+
+    def _stage_setting(self, latency: bool) -> StageSetting:
+        route = self.route
+        if route is not None:
+            route = Route(
+                bandwidth_bytes_per_s=route.bandwidth_bytes_per_s, latency_s=route.latency_s if latency else 0.0
+            )
+        return StageSetting(
+            device_type=self.device_type,
+            tensor=self.work.tensor,
+            replicas=self.setting.replicas,
+            sharers=self.sharers,
+            zero=self.zero,
+            recomputation=self.recomputation,
+            group_route=route if self.work.tensor > 1 else None,
+            replica_route=route if self.setting.replicas > 1 else None,
+        )
+
+
+def _nothing() -> StageParts:
+    """A stage without layers that would run a backward pass."""
+    return StageParts(
+        **{field.name: 0 for field in fields(StageParts) if field.name != "runs_backward"}, runs_backward=1
+    )

@@ -1,0 +1,322 @@
+"""`milp`: mixed-integer programming over the partitions of any layer graph, with CBC or HiGHS.
+
+One model per setting (number of stages, equal replication degree, batch): see `_milp_model`. Settings are tried in the
+order of a simple lower bound, with the best plan so far as cut-off, and are skipped where the bound already excludes
+them. Every solution becomes a Plan that `verify` checks and `planner.costs` prices: a solver's own objective is
+never reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from planner.costs.communication import Group
+from planner.costs.compute import CANNOT_RUN_S
+from planner.costs.objective import objective_s
+from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
+from planner.options import Objective, Replication
+from planner.plan import Plan, Stage
+from planner.problem import Problem
+from planner.verify import verify
+from planner.workload import Recomputation, ReplicaMode
+
+if TYPE_CHECKING:
+    from planner.optimizers._milp_model import PartitionModel
+    from planner.optimizers._milp_prices import Setting, SettingPrices
+    from planner.optimizers._milp_solvers import Answer, MilpSolver
+
+MAX_DEVICES = 256
+"""Clusters of more devices are refused: their routes would all have to be compared."""
+
+MAX_BINARIES = 20_000
+"""Settings with more binaries than this are left out (and nothing is proven then): the model alone takes too long."""
+
+MAX_REPAIRS = 20
+"""So many partitions per setting may fail exact pricing by rounding before it counts as unsolved."""
+
+CUTOFF_MARGIN = 1e-6
+"""Relative tolerance of the cut-off: plans better than the best by less than this may be missed."""
+
+MIN_SLICE_S = 0.5
+
+
+@OPTIMIZERS.register
+class Milp:
+    """Exact (within solver tolerances, 1e-6 relative) on any graph, for interchangeable devices and equal degrees."""
+
+    name = "milp"
+
+    def __init__(self, solver: str = "") -> None:
+        self._solver = solver
+
+    def supports(self, context: SearchContext) -> str:
+        """One class of interchangeable devices, and prices that are linear in the layers of a stage."""
+        from planner.optimizers._milp_solvers import choose_solver
+
+        if choose_solver(self._solver) is None:
+            return "no MILP solver is installed: install highspy or a CBC binary"
+        return _unequal_devices(context.problem) or _not_linear(context.problem)
+
+    def search(self, context: SearchContext) -> Outcome:
+        """All settings, or as many as the time allows."""
+        from planner.optimizers._milp_solvers import choose_solver
+
+        solver = choose_solver(self._solver)
+        assert solver is not None
+        search = _Search(context, solver)
+        search.run()
+        return search.outcome()
+
+
+@dataclass(slots=True)
+class _Search:
+    context: SearchContext
+    solver: MilpSolver
+    found: list[Candidate] = field(default_factory=list)
+    bounds: list[float] = field(default_factory=list)
+    open: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Most promising settings first."""
+        self.found += self.context.incumbents
+        ranked = sorted(
+            ((_lower_bound(self.context, prices), prices) for prices in self._settings()),
+            key=lambda item: (item[0], item[1].setting.num_stages),
+        )
+        for number, (bound, prices) in enumerate(ranked):
+            if bound >= self.best * (1 - CUTOFF_MARGIN):
+                self.bounds.append(bound)
+            elif self.context.clock.expired():
+                self._leave_open(bound, "milp reached the time limit")
+            elif len(self.context.problem.index) * (prices.setting.num_stages - 1) > MAX_BINARIES:
+                self._leave_open(bound, f"milp left out settings of more than {MAX_BINARIES:,} binaries")
+            else:
+                self._solve(prices, bound, len(ranked) - number)
+
+    @property
+    def best(self) -> float:
+        """The smallest objective so far."""
+        return min((c.objective_s for c in self.found), default=math.inf)
+
+    def outcome(self) -> Outcome:
+        """Candidates by value. Bound and exactness are claimed only when all degrees that were asked for are equal."""
+        everything = not _searches_unequal_degrees(self.context)
+        ranked = sorted(self.found, key=lambda c: (c.objective_s, len(c.plan.stages)))
+        if not everything:
+            self.notes.append("milp searched equal replication degrees only, and proves nothing about others")
+        return Outcome(
+            candidates=tuple(ranked[: self.context.options.num_finalists]),
+            exact=everything and not self.open,
+            scope="convex stages in order, interchangeable devices, equal replication degrees",
+            bound_s=self._bound() if everything else None,
+            finished=not self.context.clock.expired(),
+            solver=self.solver.version(),
+            notes=tuple(dict.fromkeys(self.notes)),
+        )
+
+    def _bound(self) -> float | None:
+        """The smallest bound of any setting: no plan in scope is better."""
+        if not self.bounds or not self.found:
+            return None
+        return min(min(self.bounds), self.best)
+
+    def _settings(self) -> Iterator[SettingPrices]:
+        from planner.optimizers._milp_prices import Setting, SettingPrices
+
+        context, groups = self.context, device_groups(self.context.problem)
+        wanted, schedule = context.options.num_stages, context.schedules[0]
+        for size, count in context.batches():
+            for replicas in _degrees(context, (size, count), len(groups)):
+                most = min(len(context.problem.index), len(groups) // replicas)
+                for stages in range(1, most + 1):
+                    if wanted in (None, stages):
+                        setting = Setting(
+                            num_stages=stages,
+                            replicas=replicas,
+                            microbatch_size=size,
+                            num_microbatches=count,
+                            schedule=schedule,
+                        )
+                        yield SettingPrices(context, setting, groups)
+
+    def _leave_open(self, bound: float, note: str) -> None:
+        self.open += 1
+        self.bounds.append(bound)
+        self.notes.append(note)
+
+    def _solve(self, prices: SettingPrices, bound: float, settings_left: int) -> None:
+        """One setting; the time that is left is shared with those that follow, unused time rolls over."""
+        from planner.optimizers._milp_model import PartitionModel
+
+        if max(prices.layer_prices.forward_s) >= CANNOT_RUN_S:
+            return
+        if prices.setting.num_stages == 1:
+            self._judge(prices, [0] * len(prices.problem.index))
+            return
+        model = PartitionModel(prices, self.context.options.objective, self.context.search_model)
+        if math.isfinite(self.best):
+            model.cut_off(self.best)
+        for _ in range(MAX_REPAIRS):
+            answer = self.solver.solve(
+                model.lp,
+                limit_s=max(MIN_SLICE_S, self.context.clock.left_s() / settings_left),
+                seed=self.context.options.seed,
+                start=self._start(prices, model),
+            )
+            if self._settle(prices, model, answer, bound):
+                return
+        self._leave_open(bound, "milp gave a setting up: its solutions exceed memory limits by rounding")
+
+    def _settle(self, prices: SettingPrices, model: PartitionModel, answer: Answer, bound: float) -> bool:
+        """Take what the solver found; False when the solution fails exact pricing and the model was cut."""
+        from planner.optimizers._milp_solvers import SolverStatus
+
+        proven = max(bound, answer.bound * model.unit_s) if answer.bound is not None else bound
+        if answer.values:
+            stage_of = model.stage_of(answer.values)
+            fault = self._judge(prices, stage_of)
+            if fault == "memory":
+                model.exclude(stage_of)
+                return False
+            if fault:
+                self._leave_open(bound, f"milp: {self.solver.name} returned a partition that is not one ({fault})")
+                return True
+        if answer.status is SolverStatus.INFEASIBLE:
+            if math.isfinite(self.best):
+                self.bounds.append(max(bound, self.best * (1 - CUTOFF_MARGIN)))
+        elif answer.status is SolverStatus.OPTIMAL:
+            self.bounds.append(proven)
+        else:
+            words = "reached its time limit" if answer.status is not SolverStatus.FAILED else f"failed: {answer.words}"
+            self._leave_open(proven, f"milp: {self.solver.name} {words} at {prices.setting.num_stages} stages")
+        return True
+
+    def _judge(self, prices: SettingPrices, stage_of: list[int]) -> str:
+        """Price the partition as a plan and keep it; the code of what is wrong with it otherwise."""
+        plan = _plan(self.context, prices.setting, prices.groups, stage_of)
+        wrong = verify(plan, self.context.problem, self.context.costs)
+        if wrong:
+            return wrong[0].code
+        priced = self.context.costs.price(plan)
+        options = self.context.options
+        value = objective_s(self.context.problem, priced, options.objective, self.context.search_model)
+        self.found.append(Candidate(plan=plan, objective_s=value))
+        if prices.setting.num_stages == 1:
+            self.bounds.append(value)
+        return ""
+
+    def _start(self, prices: SettingPrices, model: PartitionModel) -> dict[str, float]:
+        """The best known plan of the same setting."""
+        setting = prices.setting
+        for candidate in sorted(self.found, key=lambda c: c.objective_s):
+            plan = candidate.plan
+            same = len(plan.stages) == setting.num_stages and plan.microbatch_size == setting.microbatch_size
+            if same and all(len(stage.replicas) == setting.replicas for stage in plan.stages):
+                stage_of = {name: s for s, stage in enumerate(plan.stages) for name in stage.layers}
+                return model.start([stage_of[layer.id] for layer in prices.problem.index.layers])
+        return {}
+
+
+def device_groups(problem: Problem) -> list[Group]:
+    """Groups of `tensor` devices that have a profile, in listed order."""
+    tensor = problem.workload.tensor
+    ids = [device.id for device in problem.cluster.devices if device.type in problem.profile_of]
+    return [tuple(ids[k : k + tensor]) for k in range(0, len(ids) - tensor + 1, tensor)]
+
+
+def _unequal_devices(problem: Problem) -> str:
+    """Why the devices are not interchangeable; empty when they are."""
+    ids = [device.id for device in problem.cluster.devices if device.type in problem.profile_of]
+    if len(ids) < problem.workload.tensor:
+        return f"there are fewer devices than the tensor degree {problem.workload.tensor}"
+    if len(ids) > MAX_DEVICES:
+        return f"it compares the routes of at most {MAX_DEVICES} devices (here {len(ids)})"
+    if len({(problem.devices[d].type, problem.memory_limits[d]) for d in ids}) > 1:
+        return "the devices differ in type or memory: use chain_dp or ideal_dp"
+    seen = set()
+    for number, a in enumerate(ids):
+        for b in ids[number + 1 :]:
+            route = problem.network.route(a, b)
+            seen.add((route.bandwidth_bytes_per_s, route.latency_s) if route else None)
+            if len(seen) > 1 or None in seen:
+                return "the links between the devices are not all alike: use chain_dp or ideal_dp"
+    return ""
+
+
+def _not_linear(problem: Problem) -> str:
+    """What the model cannot express about tied parameters; empty when it can."""
+    training = problem.training
+    if training is None or not problem.graph.tied:
+        return ""
+    trainable = {layer.id for layer in problem.graph.layers if layer.trainable}
+    if any(sum(name in trainable for name in tied.layers) > 2 for tied in problem.graph.tied):
+        return "more than two trainable layers share parameters"
+    if training.zero >= 3 and not all(problem.index.runs_backward):
+        return "tied parameters under ZeRO stage 3 with frozen layers"
+    return ""
+
+
+def _degrees(context: SearchContext, batch: tuple[int, int], num_groups: int) -> list[int]:
+    """Degrees that leave whole samples (split) or a microbatch (dealt) to every replica."""
+    size, count = batch
+    if context.options.replication is Replication.NONE:
+        return [1]
+    if context.options.replica_mode is ReplicaMode.DEALT:
+        return list(range(1, min(num_groups, count) + 1))
+    return [degree for degree in divisors(size) if degree <= num_groups]
+
+
+def _searches_unequal_degrees(context: SearchContext) -> bool:
+    """Whether plans with different degrees per stage are asked for and possible."""
+    if context.options.replication is not Replication.ANY:
+        return False
+    groups = len(device_groups(context.problem))
+    most = min(len(context.problem.index), groups)
+    degrees = {d for batch in context.batches() for d in _degrees(context, batch, groups - 1)}
+    return most > 1 and len(degrees) > 1 and context.options.num_stages != 1
+
+
+def _lower_bound(context: SearchContext, prices: SettingPrices) -> float:
+    """No plan of the setting is better: work shared evenly, the heaviest layer, no transfer, the largest tail."""
+    problem, setting = context.problem, prices.setting
+    flags = problem.index.runs_backward
+    layers = [prices.layer(v) for v in range(len(flags))]
+    passes = [p.forward_s + (p.backward_s if runs else 0.0) for p, runs in zip(layers, flags, strict=True)]
+    total = sum(passes) - _tied_passes(prices)
+    overhead = prices.constant.forward_s + (prices.constant.backward_s if all(flags) else 0.0)
+    period = max(max(passes) + overhead, total / setting.num_stages + overhead) / prices.dealt
+    tail = max(p.tail_s for p in layers)
+    if context.options.objective is Objective.THROUGHPUT:
+        return period / setting.microbatch_size
+    return total + setting.num_stages * overhead + (setting.num_microbatches - 1) * period + tail
+
+
+def _tied_passes(prices: SettingPrices) -> float:
+    """The most that sharing parameters inside a stage can take off the passes (ZeRO 3 gathers them once)."""
+    unit = prices.unit("parameter_bytes")
+    repeated = sum(tied.parameter_bytes * (len(tied.layers) - 1) for tied in prices.problem.graph.tied)
+    return repeated * (unit.forward_s + unit.backward_s)
+
+
+def _plan(context: SearchContext, setting: Setting, groups: list[Group], stage_of: list[int]) -> Plan:
+    layers, training = context.problem.index.layers, context.problem.training
+    return Plan(
+        stages=tuple(
+            Stage(
+                layers=tuple(layer.id for v, layer in enumerate(layers) if stage_of[v] == s),
+                replicas=tuple(groups[s * setting.replicas : (s + 1) * setting.replicas]),
+                tensor=context.problem.workload.tensor,
+                recomputation=training.recomputation if training else Recomputation.NONE,
+                zero=training.zero if training else 0,
+            )
+            for s in range(setting.num_stages)
+        ),
+        schedule=setting.schedule,
+        microbatch_size=setting.microbatch_size,
+        num_microbatches=setting.num_microbatches,
+        replica_mode=context.options.replica_mode,
+    )
