@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -18,17 +19,29 @@ def write_reference(runnable: RunnableModel, batch: Batch, num_pieces: int, fold
     """Loss and gradients of the original model (no trace, no stages), over `num_pieces` equal pieces of the batch.
 
     The pieces are the microbatches as the replicas see them. This matters only for models with batch statistics (batch
-    normalisation); for all others it is the whole batch at once, in less memory.
+    normalisation); for all others it is the whole batch at once, in less memory. The model is left as it was, without
+    gradients. It is not copied: copies of models whose `forward` was replaced compute with the original's parameters.
     """
-    model = copy.deepcopy(runnable.model)
+    model = runnable.model
     inputs, target = batch
     pieces = [tensor.chunk(num_pieces) for tensor in inputs]
     total = 0.0
-    for number, wanted in enumerate(target.chunk(num_pieces)):
-        loss = runnable.loss(model(*(chunks[number] for chunks in pieces)), wanted) / num_pieces
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += float(loss.detach().double())
+    with _kept_buffers(model):
+        for number, wanted in enumerate(target.chunk(num_pieces)):
+            loss = runnable.loss(model(*(chunks[number] for chunks in pieces)), wanted) / num_pieces
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach().double())
     torch.save({"loss": total, "gradients": gradients_of(model)}, folder / FILE)
+    model.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def _kept_buffers(model: nn.Module) -> Iterator[None]:
+    """Running statistics are afterwards what they were before."""
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    yield
+    for name, buffer in model.named_buffers():
+        buffer.copy_(kept[name])
 
 
 def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:

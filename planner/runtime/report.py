@@ -18,8 +18,9 @@ class StageMeasurement:
     """What one stage took, as the largest of its replicas.
 
     `forward_s` (with the loss, on the last stage) and `backward_s` are thread CPU seconds per microbatch, `optimizer_s`
-    and `busy_s` thread CPU seconds per iteration, `all_reduce_s` wall seconds per iteration; each is a median over
-    the measured iterations. CPU seconds do not count waiting, so other processes disturb them little.
+    and `busy_s` thread CPU seconds per iteration, `all_reduce_s` wall seconds per iteration, waiting for the other
+    ranks included; each is a median over the measured iterations. CPU seconds do not count waiting, so other processes
+    disturb them little.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG

@@ -19,6 +19,8 @@ from planner.runtime.environment import ALLOCATOR_VARIABLES, child_environment
 from planner.runtime.gradients import holders
 from planner.runtime.memory import peak_of, resident_bytes
 from planner.runtime.merge import merge
+from planner.runtime.program import RunnableModel
+from planner.runtime.reference import compare, write_reference
 from planner.runtime.relay import RelayStage, boundaries, relay_stages
 from planner.runtime.spec import RankResult, RunSpec, StepRecord
 from planner.runtime.split import split_layers
@@ -61,6 +63,35 @@ def test_stages_in_a_row_compute_what_the_model_computes() -> None:
         made = stage(*passed, **own)
         passed = made if isinstance(made, tuple) else (made,)
     torch.testing.assert_close(passed[0], program.runnable.model(*inputs))
+
+
+class Patched(nn.Module):
+    """Running statistics, and a `forward` that is replaced on the instance, as wrappers of large models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        inner = self.forward
+        self.forward = lambda x: inner(x) * 2.0  # type: ignore[method-assign]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normal: torch.Tensor = self.norm(x)
+        return normal
+
+
+def test_the_reference_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    model = Patched()
+    batch = ((torch.arange(12.0).reshape(4, 3) ** 2,), torch.ones(4, 3))
+    runnable = RunnableModel(name="patched", model=model, make_batch=lambda n, s: batch, loss=nn.functional.mse_loss)
+    write_reference(runnable, batch, 2, tmp_path)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert model.norm.running_mean is not None
+    assert model.norm.running_mean.tolist() == [0.0, 0.0, 0.0]
+    for piece, target in zip(batch[0][0].chunk(2), batch[1].chunk(2), strict=True):
+        (nn.functional.mse_loss(model(piece), target) / 2).backward()
+    assert model.norm.weight.grad is not None
+    assert model.norm.weight.grad.abs().min() > 1.0
+    assert compare(model, tmp_path)[1] == {"norm.weight": 0.0, "norm.bias": 0.0}
 
 
 def test_tied_parameters_are_held_by_several_stages() -> None:

@@ -18,6 +18,7 @@ from planner.errors import RunError
 from planner.plan import Plan, Stage
 from planner.runtime import RunReport, run
 from planner.schedules import SCHEDULES, PipelineShape
+from profiles.tracing import TraceLoader
 
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-5
 TIMEOUT_S = 240.0
@@ -35,16 +36,17 @@ def make_plan(layers: tuple[str, ...], cuts: tuple[int, ...], replicas: int = 1,
     return Plan(stages=stages, **{"schedule": "1f1b", "microbatch_size": 2, "num_microbatches": 4} | options)
 
 
-def checked(plan: Plan, factory: str) -> RunReport:
-    """A run of three steps whose first one equals the unpartitioned model."""
-    report = run(plan, Loader(factory), num_steps=3, check=True, timeout_s=TIMEOUT_S)
+def checked(plan: Plan, source: str | TraceLoader) -> RunReport:
+    """Three steps, the first equal to the unpartitioned model's (of a factory in runnable_models, or a recipe)."""
+    loader = Loader(source) if isinstance(source, str) else source
+    report = run(plan, loader, num_steps=3, check=True, timeout_s=TIMEOUT_S)
     assert report.loss_relative_difference is not None
     assert report.gradient_max_difference is not None
     assert report.loss_relative_difference <= LOSS_TOLERANCE
     assert report.gradient_max_difference <= GRADIENT_TOLERANCE
-    parameters = dict(Loader(factory)(2).module.named_parameters())
-    trained = {name for name, parameter in parameters.items() if parameter.requires_grad}
-    assert set(report.gradient_differences) == trained
+    model = loader(2).runnable.model
+    compared = {id(model.get_parameter(name)) for name in report.gradient_differences}
+    assert compared == {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     return report
 
 
@@ -68,8 +70,10 @@ def test_two_stages_of_tied_gpt2_equal_the_whole_model(schedule: str, cut: int) 
     assert loads(RunReport, dumps(report)) == report
 
 
-def test_replicas_and_stages_together_equal_the_whole_model() -> None:
-    report = checked(make_plan(GPT2, (3,), replicas=2), "gpt2_model")
+def test_replicas_and_stages_of_a_configuration_equal_the_whole_model() -> None:
+    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 40, "n_positions": 8}
+    layers = ("transformer.wte", "transformer.h.0", "transformer.h.1", "lm_head", "loss")
+    report = checked(make_plan(layers, (2,), replicas=2), TraceLoader(source=config))
     assert [stage.devices for stage in report.stages] == [("cpu0.0", "cpu0.1"), ("cpu1.0", "cpu1.1")]
 
 
