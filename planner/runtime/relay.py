@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 from planner.errors import RunError
+from planner.plan import Stage
 from planner.runtime.program import TracedProgram
-from planner.runtime.split import StageModule, output_name
+from planner.runtime.recompute import Compute, computations
+from planner.runtime.split import StageModule, output_name, split_layers
 
 
 def boundaries(parts: Sequence[StageModule]) -> list[tuple[str, ...]]:
@@ -44,27 +46,31 @@ class RelayStage(nn.Module):
     """One stage as torch runs it: `received` tensors in, `sent` tensors out (the model's output on the last stage).
 
     `received` come from the previous stage as positional arguments, inputs of the model that the stage reads (ids,
-    images) as keyword arguments: every rank makes its own batch, so that data never travels.
+    images) as keyword arguments: every rank makes its own batch, so that data never travels. `compute` does the work
+    of `part`, whose names and parameters are those of the model.
     """
 
-    def __init__(self, part: StageModule, received: Sequence[str], sent: Sequence[str]) -> None:
+    def __init__(self, part: StageModule, compute: Compute, received: Sequence[str], sent: Sequence[str]) -> None:
         super().__init__()
         self.part = part
+        self.compute = compute
         self.received = tuple(received)
         self.sent = tuple(sent)
 
     def forward(self, *received: torch.Tensor, **data: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """The tensors of `sent`; a single one as it is, not in a tuple."""
         known = dict(zip(self.received, received, strict=True)) | data
-        made = self.part(*(known[name] for name in self.part.input_names))
+        made = self.compute(*(known[name] for name in self.part.input_names))
         known.update(zip(self.part.output_names, made, strict=True))
         sent = tuple(known[name] for name in self.sent)
         return sent[0] if len(sent) == 1 else sent
 
 
-def relay_stages(program: TracedProgram, parts: Sequence[StageModule]) -> list[RelayStage]:
+def relay_stages(program: TracedProgram, stages: Sequence[Stage]) -> list[RelayStage]:
     """All stages of the pipeline, tied together by `boundaries`."""
+    parts = split_layers(program, [stage.layers for stage in stages])
     crossing = boundaries(parts)
     check_boundaries(program, crossing)
     ends = [(), *crossing, (output_name(program),)]
-    return [RelayStage(part, ends[i], ends[i + 1]) for i, part in enumerate(parts)]
+    work = computations(program, stages, parts)
+    return [RelayStage(part, work[i], ends[i], ends[i + 1]) for i, part in enumerate(parts)]

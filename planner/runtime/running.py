@@ -15,7 +15,6 @@ from planner.runtime.launch import Launcher
 from planner.runtime.merge import merge
 from planner.runtime.report import RunReport
 from planner.runtime.spec import RunSpec
-from planner.workload import Recomputation
 
 if TYPE_CHECKING:
     from planner.runtime.program import ProgramLoader
@@ -46,7 +45,7 @@ def run(
     whole model and then keeps its own stage.
 
     Raises ExportError naming the stage for what cannot be run (unequal or dealt replication, tensor or context degrees,
-    ZeRO, recomputation, other schedules) and InputError for bad arguments, both before any process starts; RunError
+    ZeRO, other schedules) and InputError for bad arguments, both before any process starts; RunError
     naming the rank and its words when one fails, or when `timeout_s` is over. No process outlives the call.
     """
     _check_arguments(num_steps, learning_rate, timeout_s)
@@ -79,8 +78,6 @@ def check_runnable(plan: Plan) -> Grid:
                 _refuse(number, field, f"has {field} degree {value}", f"plan with {field} degree 1")
         if stage.zero:
             _refuse(number, "zero", f"shards by ZeRO stage {stage.zero}", "plan with ZeRO stage 0")
-        if stage.recomputation is not Recomputation.NONE:
-            _refuse(number, "recomputation", "recomputes its activations", "plan with recomputation 'none'")
         if any(len(group) != 1 for group in stage.replicas):
             _refuse(number, "replicas", "has a replica of several devices", "give each replica one device")
     if plan.schedule not in RUNNABLE_SCHEDULES:

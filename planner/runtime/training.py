@@ -20,7 +20,7 @@ from planner.runtime.recorder import ALL_REDUCE, OPTIMIZER, Recorder, record_ste
 from planner.runtime.reference import compare, write_reference
 from planner.runtime.relay import RelayStage, relay_stages
 from planner.runtime.spec import RankResult, RunSpec, StepRecord
-from planner.runtime.split import model_input_names, split_layers
+from planner.runtime.split import model_input_names
 
 SendStep = Callable[[int, float], None]
 
@@ -111,7 +111,7 @@ def build(spec: RunSpec, stage_number: int, replica: int) -> Trainer:
     if spec.check and dist.get_rank() == 0:
         batch = runnable.make_batch(spec.global_batch_size, spec.seed)
         write_reference(runnable, batch, spec.plan.num_microbatches * spec.grid.num_replicas, spec.folder)
-    stages = relay_stages(program, split_layers(program, [stage.layers for stage in spec.plan.stages]))
+    stages = relay_stages(program, spec.plan.stages)
     stage, recorder = stages[stage_number], Recorder()
     shared = buckets(stages, stage_number, spec.grid)
     pipeline = _pipeline_group(spec.grid, replica)

@@ -23,7 +23,7 @@ from planner.runtime.program import RunnableModel
 from planner.runtime.reference import compare, write_reference
 from planner.runtime.relay import RelayStage, boundaries, relay_stages
 from planner.runtime.spec import RankResult, RunSpec, StepRecord
-from planner.runtime.split import split_layers
+from planner.workload import Recomputation
 
 FLOAT_BYTES = 4
 
@@ -35,10 +35,12 @@ def test_each_replica_gets_its_part_of_every_microbatch() -> None:
     assert share(samples, num_microbatches=2, replica=0, num_replicas=1).tolist() == list(range(8))
 
 
-def skip_stages() -> list[RelayStage]:
+def skip_stages(recomputation: Recomputation = Recomputation.NONE) -> list[RelayStage]:
     """Three stages of the model whose last block reads the first one's output."""
     program = Loader("skip_model")(2)
-    return relay_stages(program, split_layers(program, [["blocks.0"], ["blocks.1", "blocks.2"], ["blocks.3", "loss"]]))
+    groups = (("blocks.0",), ("blocks.1", "blocks.2"), ("blocks.3", "loss"))
+    stages = tuple(Stage(layers=group, replicas=(), recomputation=recomputation) for group in groups)
+    return relay_stages(program, stages)
 
 
 def test_a_skipping_tensor_crosses_every_boundary_on_its_way() -> None:
@@ -52,13 +54,14 @@ def test_a_skipping_tensor_crosses_every_boundary_on_its_way() -> None:
     assert stages[1].sent == second
 
 
-def test_stages_in_a_row_compute_what_the_model_computes() -> None:
+@pytest.mark.parametrize("recomputation", list(Recomputation))
+def test_stages_in_a_row_compute_what_the_model_computes(recomputation: Recomputation) -> None:
     program = Loader("skip_model")(2)
     inputs, _ = program.runnable.make_batch(2, 0)
     names = [node.name for node in program.module.graph.nodes if node.op == "placeholder"]
     data = dict(zip(names, inputs, strict=True))
     passed: tuple[torch.Tensor, ...] = ()
-    for stage in skip_stages():
+    for stage in skip_stages(recomputation):
         own = {name: tensor for name, tensor in data.items() if name in stage.part.model_inputs}
         made = stage(*passed, **own)
         passed = made if isinstance(made, tuple) else (made,)

@@ -12,7 +12,7 @@ import pytest
 from planner.errors import ExportError, InputError, PlannerError
 from planner.plan import Plan, Stage
 from planner.runtime import check_runnable, run
-from planner.workload import Recomputation, ReplicaMode
+from planner.workload import ReplicaMode
 
 PLAN = Plan(
     stages=(
@@ -99,8 +99,3 @@ def test_every_refusal_is_the_callers_fault() -> None:
 def test_importing_the_runtime_does_not_import_torch() -> None:
     code = "import planner.runtime, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_recomputation_is_refused() -> None:
-    with pytest.raises(ExportError, match="stage 0 recomputes"):
-        check_runnable(changed(0, recomputation=Recomputation.FULL))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +19,7 @@ from planner.errors import RunError
 from planner.plan import Plan, Stage
 from planner.runtime import RunReport, run
 from planner.schedules import SCHEDULES, PipelineShape
+from planner.workload import Recomputation
 from profiles.tracing import TraceLoader
 
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-5
@@ -96,6 +98,14 @@ def test_early_backward_needs_less_memory_than_gpipe() -> None:
         plan = make_plan(SKIP, (3,), schedule=schedule, microbatch_size=64, num_microbatches=8)
         peaks.append(run(plan, Loader("skip_model"), num_steps=1, timeout_s=TIMEOUT_S).stages[0].peak_memory_bytes)
     assert peaks[0] < peaks[1]
+
+
+def test_recomputation_equals_the_whole_model_in_less_memory() -> None:
+    kept = make_plan(SKIP, (3,), schedule="gpipe", microbatch_size=64, num_microbatches=8)
+    stages = tuple(replace(stage, recomputation=Recomputation.FULL) for stage in kept.stages)
+    recomputed = checked(replace(kept, stages=stages), "skip_model")
+    normal = run(kept, Loader("skip_model"), num_steps=1, timeout_s=TIMEOUT_S)
+    assert recomputed.stages[0].peak_memory_bytes < normal.stages[0].peak_memory_bytes
 
 
 def test_the_check_sees_a_different_model() -> None:
