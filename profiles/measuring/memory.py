@@ -55,10 +55,10 @@ class KeptBytes:
 
 
 class PeakBytes:
-    """Observer: the most bytes that were alive over those at the start of a step, less those that remained.
+    """Observer: the most bytes alive at once of tensors that a step makes and that are gone when it ends.
 
-    Per layer the larger of both passes: memory that the layer needs only while it runs. Gradients of parameters are
-    left out if they existed before, as in every chain but the first.
+    Per layer the larger of both passes: memory that the layer needs only while it runs. What remains (outputs, kept
+    tensors, gradients) is none of it; the gradient of a parameter is if it is added to an existing one.
     """
 
     def __init__(self) -> None:
@@ -66,38 +66,48 @@ class PeakBytes:
 
     @contextmanager
     def __call__(self, layer: str, phase: Phase) -> Iterator[None]:
-        with _LiveStorages() as live:
+        with _Storages() as storages:
             yield
-        self.bytes_of[layer] = max(self.bytes_of[layer], live.peak - max(live.now, 0))
+        self.bytes_of[layer] = max(self.bytes_of[layer], storages.peak_of_temporaries())
 
 
-class _LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows storages that operators make: bytes alive now and at most, relative to the start."""
+class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes when operators make storages and when these die."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now = 0
-        self.peak = 0
-        self._known: set[int] = set()
+        self._alive: dict[int, int] = {}  # storage key -> its number
+        self._sizes: list[int] = []
+        self._events: list[tuple[int, int]] = []  # (number, +1 made or -1 died)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {_storage_key(t) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor) and _storage_key(tensor) not in given | self._known:
-                self._enter(tensor.untyped_storage())
+            if isinstance(tensor, torch.Tensor) and _storage_key(tensor) not in given | self._alive.keys():
+                self._note(tensor.untyped_storage())
         return result
 
-    def _enter(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        self._known.add(key)
-        self.now += size
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._leave, key, size)
+    def peak_of_temporaries(self) -> int:
+        """The largest sum of those that have died by now."""
+        dead = {number for number, change in self._events if change < 0}
+        now = peak = 0
+        for number, change in self._events:
+            if number in dead:
+                now += change * self._sizes[number]
+                peak = max(peak, now)
+        return peak
 
-    def _leave(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.now -= size
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        key, number = int(storage._cdata), len(self._sizes)
+        self._alive[key] = number
+        self._sizes.append(storage.nbytes())
+        self._events.append((number, +1))
+        weakref.finalize(storage, self._died, key, number).atexit = False
+
+    def _died(self, key: int, number: int) -> None:
+        self._alive.pop(key, None)
+        self._events.append((number, -1))
 
 
 def _storage_key(tensor: torch.Tensor) -> int:
