@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from types import TracebackType
 
-from planner.errors import InputError, RunError
+from planner.errors import ExportError, InputError, PlannerError, RunError
 from planner.runtime.environment import child_environment
 from planner.runtime.spec import ERROR, RESULT, STEP, RankResult, RunSpec
 
@@ -24,6 +24,8 @@ GRACE_S = 1.0
 """After the first failure the other ranks get this long to speak: the first to be heard may be a consequence."""
 CONSEQUENCES = ("closed by peer", "connection reset", "broken pipe", "gloo/transport")
 """Words of errors that a rank reports because another rank is gone."""
+CALLERS_FAULTS: dict[str, type[PlannerError]] = {"InputError": InputError, "ExportError": ExportError}
+"""Errors of a rank that are raised here as what they are; all others are failed runs."""
 MAX_LINES_SHOWN = 12
 
 OnStep = Callable[[int, float], None]
@@ -40,6 +42,7 @@ class Rank:
     log: Path
     result: RankResult | None = None
     failure: str = ""
+    fault: type[PlannerError] = RunError
 
 
 @dataclass(slots=True)
@@ -72,7 +75,7 @@ class Launcher:
                 raise RunError(_late(waiting, self.spec.timeout_s))
             if any(rank.failure for rank in waiting):
                 self._hear_the_others(waiting)
-                raise RunError(_cause(waiting))
+                raise _cause(waiting)
         return [rank.result for rank in self.ranks if rank.result is not None]
 
     def _listen(self, waiting: list[Rank], timeout_s: float, on_step: OnStep) -> bool:
@@ -143,7 +146,9 @@ def _read(rank: Rank, on_step: OnStep) -> None:
     elif kind == RESULT:
         rank.result = content
     elif kind == ERROR:
-        rank.failure = content
+        kind_of_error, words = content
+        rank.fault = CALLERS_FAULTS.get(kind_of_error, RunError)
+        rank.failure = f"{kind_of_error}: {words}"
 
 
 def _last_words(rank: Rank) -> str:
@@ -159,11 +164,11 @@ def _last_words(rank: Rank) -> str:
     return f"ended with exit status {status}{said}"
 
 
-def _cause(ranks: list[Rank]) -> str:
-    """The message of the rank that failed first: a consequence is only reported where there is nothing else."""
+def _cause(ranks: list[Rank]) -> PlannerError:
+    """The error of the rank that failed first: a consequence is only reported where there is nothing else."""
     failed = [rank for rank in ranks if rank.failure]
     first = min(failed, key=lambda rank: (any(word in rank.failure.lower() for word in CONSEQUENCES), rank.number))
-    return f"{first.name} failed: {first.failure}"
+    return first.fault(f"{first.name} failed: {first.failure}")
 
 
 def _late(waiting: list[Rank], timeout_s: float) -> str:

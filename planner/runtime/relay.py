@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from planner.errors import RunError
+from planner.errors import InputError, RunError
 from planner.plan import Stage
 from planner.runtime.program import TracedProgram
 from planner.runtime.recompute import Compute, computations
@@ -26,6 +26,19 @@ def boundaries(parts: Sequence[StageModule]) -> list[tuple[str, ...]]:
         read = {name for part in parts[cut:] for name in part.input_names if name not in part.model_inputs}
         crossing.append(tuple(name for name in made if name in read))
     return crossing
+
+
+def check_order(parts: Sequence[StageModule]) -> None:
+    """InputError naming the stage that reads what a later one makes (so the last one makes the model's output)."""
+    maker = {name: number for number, part in enumerate(parts) for name in part.output_names}
+    for number, part in enumerate(parts):
+        for name in part.input_names:
+            if maker.get(name, 0) > number:
+                raise InputError(
+                    f"stage {number} reads tensor {name!r} of stage {maker[name]}: order the stages so that every "
+                    "tensor is made before it is read",
+                    pointer=f"/stages/{number}/layers",
+                )
 
 
 def check_boundaries(program: TracedProgram, crossing: Sequence[tuple[str, ...]]) -> None:
@@ -69,6 +82,7 @@ class RelayStage(nn.Module):
 def relay_stages(program: TracedProgram, stages: Sequence[Stage]) -> list[RelayStage]:
     """All stages of the pipeline, tied together by `boundaries`."""
     parts = split_layers(program, [stage.layers for stage in stages])
+    check_order(parts)
     crossing = boundaries(parts)
     check_boundaries(program, crossing)
     ends = [(), *crossing, (output_name(program),)]

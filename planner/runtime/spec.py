@@ -70,5 +70,5 @@ class RankResult:
 
 
 Message = tuple[str, Any]
-"""What a rank sends: ("step", (number, loss)), ("result", RankResult) or ("error", text)."""
+"""What a rank sends: ("step", (number, loss)), ("result", RankResult) or ("error", (type, text))."""
 STEP, RESULT, ERROR = "step", "result", "error"

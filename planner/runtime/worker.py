@@ -26,7 +26,7 @@ def main(handle: int, rank: int, parent: int, specification: str) -> None:
         connection.send((RESULT, _run(spec, rank, connection)))
     except BaseException as fault:
         traceback.print_exc(file=sys.stderr)
-        connection.send((ERROR, f"{type(fault).__name__}: {_chain(fault)}"[:MAX_ERROR_LENGTH]))
+        connection.send((ERROR, (type(fault).__name__, _chain(fault)[:MAX_ERROR_LENGTH])))
         raise SystemExit(1) from None
 
 

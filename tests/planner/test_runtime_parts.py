@@ -12,6 +12,7 @@ import torch
 from runnable_models import Loader
 from torch import nn
 
+from planner.errors import InputError
 from planner.grid import Grid
 from planner.plan import Plan, Stage
 from planner.runtime.data import share
@@ -52,6 +53,18 @@ def test_a_skipping_tensor_crosses_every_boundary_on_its_way() -> None:
     assert stages[2].part.model_inputs
     assert stages[1].received == first
     assert stages[1].sent == second
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ((("blocks.1",), ("blocks.0", "blocks.2", "blocks.3")), "stage 0 reads tensor .* of stage 1: order the stages"),
+        ((("blocks.0", "blocks.1", "blocks.3"), ("blocks.2",)), "stage 0 reads tensor .* of stage 1"),
+    ],
+)
+def test_stages_in_another_order_are_refused(groups: tuple[tuple[str, ...], ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        relay_stages(Loader("skip_model")(2), [Stage(layers=group, replicas=()) for group in groups])
 
 
 @pytest.mark.parametrize("recomputation", list(Recomputation))

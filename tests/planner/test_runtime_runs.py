@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from runnable_models import ForeignReference, Loader
 
 from planner.codec import dumps, loads
-from planner.errors import RunError
+from planner.errors import InputError, RunError
 from planner.plan import Plan, Stage
 from planner.runtime import RunReport, run
 from planner.schedules import SCHEDULES, PipelineShape
@@ -155,6 +155,12 @@ def test_a_failing_rank_says_why(started: list[int]) -> None:
 def test_integers_between_stages_are_refused(started: list[int]) -> None:
     with pytest.raises(RunError, match=r"stage 0 would send tensor .*int64.* to stage 1.*into one stage"):
         run(make_plan(("first", "second", "loss"), (1,)), Loader("codes_model"), num_steps=1, timeout_s=TIMEOUT_S)
+    assert_gone(started)
+
+
+def test_a_plan_of_other_layers_is_the_callers_fault(started: list[int]) -> None:
+    with pytest.raises(InputError, match=r"rank . .*'blocks\.9', which is not a layer"):
+        run(make_plan(("blocks.0", "blocks.9"), (1,)), Loader("skip_model"), num_steps=1, timeout_s=TIMEOUT_S)
     assert_gone(started)
 
 
