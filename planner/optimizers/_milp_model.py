@@ -196,11 +196,12 @@ class PartitionModel:
         if self.search_model is SearchModel.OVERLAPPED:
             self._links(period)
         if throughput:
-            self.total = period * (1.0 / setting.microbatch_size)
+            total = period * (1.0 / setting.microbatch_size)
         else:
             tail = self._at_least(self._new(), tails)
-            self.total = pulp.lpSum(passes) + self._moved() + (setting.num_microbatches - 1) * period + tail
-        self.lp.setObjective(self.total)
+            total = pulp.lpSum(passes) + self._moved() + (setting.num_microbatches - 1) * period + tail
+        self.total = self._at_least(self._new(), [total])  # MPS files drop the constant of an objective
+        self.lp.setObjective(1 * self.total)
 
     def _largest_layer(self) -> float:
         flags = self.index.runs_backward

@@ -104,6 +104,7 @@ def test_uniform_is_never_better_than_the_optimum(problem: Problem, options: Sea
 
 def optimum(problem: Problem, options: SearchOptions) -> float:
     """The best value, infinite when nothing fits."""
+    assume(OPTIMIZERS["chain_dp"].supports(context_of(problem, options)) == "")
     found = best(search("chain_dp", problem, options))
     return float("inf") if found is None else found.objective_s
 
@@ -113,7 +114,8 @@ def optimum(problem: Problem, options: SearchOptions) -> float:
 def test_more_memory_or_bandwidth_never_hurts(problem: Problem, options: SearchOptions) -> None:
     value = optimum(problem, options)
     roomier = tuple(replace(kind, memory_bytes=2 * kind.memory_bytes) for kind in problem.cluster.device_types)
-    assert optimum(_with_cluster(problem, replace(problem.cluster, device_types=roomier)), options) <= value
+    relaxed = optimum(_with_cluster(problem, replace(problem.cluster, device_types=roomier)), options)
+    assert relaxed <= value * (1 + 1e-12)
     wider = tuple(replace(link, bandwidth_bytes_per_s=2 * link.bandwidth_bytes_per_s) for link in problem.cluster.links)
     faster = optimum(_with_cluster(problem, replace(problem.cluster, links=wider)), options)
     assert faster <= value * (1 + 1e-12)
@@ -138,6 +140,7 @@ def test_doubling_all_seconds_doubles_the_optimum(problem: Problem, options: Sea
 @given(problem=chain_problems(), options=search_options(), names=st.permutations(range(6)))
 def test_renaming_layers_changes_nothing(problem: Problem, options: SearchOptions, names: list[int]) -> None:
     odd = ["block-1", "block 1", "block/1", "é: free", 'in"f', "x" * 300]
+    assume(OPTIMIZERS["chain_dp"].supports(context_of(problem, options)) == "")
     new = {layer.id: odd[names[i]] for i, layer in enumerate(problem.graph.layers)}
     before, after = search("chain_dp", problem, options), search("chain_dp", _renamed(problem, new), options)
     assert_same_objective(before, after)
