@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -39,8 +39,7 @@ def record(
     with FakeTensorMode(allow_non_fake_inputs=False):
         chain = LayerChain(_fake(program))
         meter, kept, peak = WorkMeter(chain), KeptBytes(chain), PeakBytes()
-        for observer in (meter, kept, peak):
-            chain.run(_Fresh(chain, observer))
+        chain.run(_Fresh(chain, meter, kept, peak))
     return ModelRecord(
         name=name or program.runnable.name,
         dtype=dtype,
@@ -60,19 +59,23 @@ def record(
 
 
 class _Fresh:
-    """Observer: every backward step finds no gradients, so that their addition is neither moved bytes nor workspace.
+    """Several observers at once; every backward step finds no gradients.
 
-    It happens once per microbatch whatever its size; pricing adds it.
+    Their addition is then neither moved bytes nor workspace: it happens once per microbatch whatever its size, and
+    pricing adds it.
     """
 
-    def __init__(self, chain: LayerChain, observer: Observer) -> None:
+    def __init__(self, chain: LayerChain, *observers: Observer) -> None:
         self._parameters = list(chain.program.module.parameters())
-        self._observer = observer
+        self._observers = observers
 
     def __call__(self, layer: str, phase: Phase) -> AbstractContextManager[object]:
         for parameter in self._parameters:
             parameter.grad = None
-        return self._observer(layer, phase)
+        stack = ExitStack()
+        for observer in self._observers:
+            stack.enter_context(observer(layer, phase))
+        return stack
 
 
 def _work(
