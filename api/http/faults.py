@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from api.http.orders import Outcome
 from api.http.problems import (
@@ -23,7 +24,7 @@ from planner.errors import PlannerError
 log = logging.getLogger(__name__)
 
 MAX_FAULTS_SHOWN = 5
-SLUGS = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}
+SLUGS = {404: "not-found", 413: "too-large"}
 
 
 def add_fault_handlers(app: FastAPI) -> None:
@@ -60,12 +61,24 @@ async def _planner_error(request: Request, fault: Exception) -> Response:
 
 async def _http_exception(request: Request, fault: Exception) -> Response:
     assert isinstance(fault, HTTPException)
-    detail = {
-        404: "nothing is found under this address: see GET /openapi.json for those that exist",
-        405: f"this address takes {(fault.headers or {}).get('Allow', 'other methods')}",
-    }.get(fault.status_code, "the request could not be served")
+    if fault.status_code == 405:
+        allowed = _allowed_methods(request)
+        detail = f"this address takes {allowed}"
+        return problem_response(problem_document(405, "method-not-allowed", detail), {"Allow": allowed})
+    detail = "nothing is found under this address: see GET /openapi.json for those that exist"
+    if fault.status_code != 404:
+        detail = "the request could not be served"
     slug = SLUGS.get(fault.status_code, "invalid-input" if fault.status_code < 500 else "internal")
     return problem_response(problem_document(fault.status_code, slug, detail), fault.headers)
+
+
+def _allowed_methods(request: Request) -> str:
+    """The methods of every route at this address. (The framework names those of the first one only.)"""
+    methods: set[str] = set()
+    for path, operations in request.app.openapi()["paths"].items():
+        if compile_path(path)[0].match(request.scope["path"]):
+            methods |= {name.upper() for name in operations}
+    return ", ".join(sorted(methods)) or "GET"  # the pages are not in the document
 
 
 async def _validation_error(request: Request, fault: Exception) -> Response:

@@ -31,7 +31,8 @@ def test_unknown_addresses_and_methods(client: TestClient) -> None:
     assert_problem(client.get("/docs/assets/..%2fcore.py"), 404, "not-found")
     refused = client.put("/v1/plans")
     assert_problem(refused, 405, "method-not-allowed")
-    assert "allow" in refused.headers
+    assert refused.headers["allow"] == "GET, POST"
+    assert client.put("/v1/plans/abc").headers["allow"] == "DELETE, GET"
     assert_problem(
         client.post("/v1/plans/xyz", headers={"x-http-method-override": "DELETE"}), 405, "method-not-allowed"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -15,23 +16,26 @@ from pathlib import Path
 
 import pytest
 from http_service import request_named, wait_for_death
+from neutral import request_bytes
 
 from api.client import Client
 from api.http.app import _scratch_folder
 from planner.result import Status
 
-SERVER = Path(__file__).with_name("fake_server.py")
+HERE = Path(__file__).parent
+SERVER = HERE / "fake_server.py"
+DOCUMENTS = HERE.parent / "badinputs" / "documents.json"
 SOCKET_TIMEOUT_S = 30.0
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def server(folder: Path, worker: str = "fake_worker.py") -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """The process of a service and its port. Connections wait in the socket until it is up."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     with listening:
         process = subprocess.Popen(
-            [sys.executable, str(SERVER), str(folder / "plans.sqlite"), str(listening.fileno())],
+            [sys.executable, str(SERVER), str(folder / "plans.sqlite"), str(listening.fileno()), HERE / worker],
             pass_fds=[listening.fileno()],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -110,6 +114,59 @@ def test_a_killed_worker_takes_its_children_along_and_is_replaced(tmp_path: Path
         second = [int(text) for text in pipe.read_text().split()[:2]]
         assert state_of(port, location) == "running"
         assert second[0] != worker
+
+
+def children_of(pid: int) -> dict[int, str]:
+    """Process id and name of the children of a process."""
+    found: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it may end meanwhile
+            head, _, tail = (folder / "stat").read_text().rpartition(") ")
+            if int(tail.split()[1]) == pid:
+                found[int(folder.name)] = head.partition("(")[2]
+    return found
+
+
+def submit_hard(port: int) -> str:
+    """Where the job of a MILP that takes far longer than the test is."""
+    case = next(c for c in json.loads(DOCUMENTS.read_text()) if c["id"] == "feasible-hard-milp-2s")
+    values = json.loads(request_bytes(case["doc"]))
+    values["options"] |= {"optimizer": "milp", "time_limit_s": 100}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SOCKET_TIMEOUT_S)
+    connection.request("POST", "/v1/plans?wait_s=0", json.dumps(values), {"content-type": "application/json"})
+    answer = connection.getresponse()
+    assert answer.status == 202, answer.read()
+    location = answer.headers["location"]
+    connection.close()
+    return location
+
+
+def solver_processes(server_pid: int, port: int, location: str, solver: str) -> list[int]:
+    """The worker and, where it has one, its solver; waits (in requests that wait) until they are there."""
+    for _ in range(300):
+        workers = list(children_of(server_pid))
+        solvers = [pid for worker in workers for pid, name in children_of(worker).items() if name == solver]
+        if workers and (solvers or not solver):
+            return workers + solvers
+        assert state_of(port, f"{location}?wait_s=0.1") in ("queued", "running")
+    raise AssertionError(f"no {solver} was started")
+
+
+@pytest.mark.parametrize("how", ["kill -9", "cancel"])
+def test_no_solver_outlives_the_service_or_its_job(tmp_path: Path, how: str) -> None:
+    with server(tmp_path, "cbc_worker.py") as (process, port):
+        location = submit_hard(port)
+        pids = solver_processes(process.pid, port, location, "cbc")
+        assert len(pids) == 2
+        if how == "cancel":
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SOCKET_TIMEOUT_S)
+            connection.request("POST", f"{location}/cancel", headers={"content-type": "application/json"})
+            assert json.loads(connection.getresponse().read())["state"] == "cancelled"
+            connection.close()
+        else:
+            process.kill()
+        for pid in pids:
+            wait_for_death(pid)
 
 
 def said(port: int, text: bytes) -> bytes:
