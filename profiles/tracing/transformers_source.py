@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,65 +15,17 @@ from torch import nn
 from planner import codec
 from planner.errors import InputError
 from planner.profile import DTYPE_BYTES
-from planner.runtime.program import MakeBatch, RunnableModel
+from planner.runtime.program import RunnableModel
+from profiles.tracing.batches import cross_entropy
+from profiles.tracing.tasks import Task, make_batch, task_of
 
 DEFAULT_SEQUENCE_LENGTH = 1024
-DEFAULT_IMAGE_SIZE = 224
 FUSED_ATTENTION = "pipeplan_fused"
 """Our name for transformers' scaled-dot-product attention with `is_causal` instead of a mask tensor.
 
 Under export transformers builds the causal mask as an s x s tensor, which eager runs skip; registered under a name of
 its own the attention gets no mask, so the trace is what a real run does, and fused kernels apply.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """How a family of transformers classes is fed: suffix of the class name, Auto class, and the shape of a batch."""
-
-    suffixes: tuple[str, ...]
-    auto_class: str
-    mapping: str
-    make_batch: Callable[[Any, int, str], MakeBatch]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBatch:
-    """Random token ids and, as target, a class per token (`per_token`) or per sample. `num_inputs` id tensors."""
-
-    vocabulary: int
-    sequence_length: int
-    num_classes: int
-    device: str
-    per_token: bool = True
-    num_inputs: int = 1
-
-    def __call__(self, batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        shape = (batch_size, self.sequence_length)
-        generator = torch.Generator().manual_seed(seed)
-        inputs = tuple(_integers(self.vocabulary, shape, generator, self.device) for _ in range(self.num_inputs))
-        target_shape = shape if self.per_token else (batch_size,)
-        return inputs, _integers(self.num_classes, target_shape, generator, self.device)
-
-
-@dataclass(frozen=True, slots=True)
-class ImageBatch:
-    """Random images (batch, channels, height, width) and a class per image."""
-
-    channels: int
-    size: tuple[int, int]
-    num_classes: int
-    dtype: torch.dtype
-    device: str
-
-    def __call__(self, batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        shape = (batch_size, self.channels, *self.size)
-        generator = torch.Generator().manual_seed(seed)
-        if self.device == "meta":
-            images = torch.empty(shape, dtype=self.dtype, device="meta")
-        else:
-            images = torch.randn(shape, generator=generator).to(self.dtype)
-        return (images,), _integers(self.num_classes, (batch_size,), generator, self.device)
 
 
 def from_transformers_config(
@@ -94,7 +45,7 @@ def from_transformers_config(
     configuration, the type or task is unknown, or the model does not fit into this machine's memory.
     """
     config = _config(source)
-    task = _task(config)
+    task = task_of(config)
     length = _sequence_length(config, sequence_length)
     element = torch_dtype(dtype)
     attention = _attention(config, length)
@@ -105,16 +56,8 @@ def from_transformers_config(
     elif device != "meta":
         raise InputError(f"device is {device!r}: models are built on 'cpu' or 'meta'")
     _logits_only(model)
-    batch = _make_batch(task, config, length, device)
-    if isinstance(batch, ImageBatch):
-        batch = ImageBatch(batch.channels, batch.size, batch.num_classes, element, device)
+    batch = make_batch(task, config, length, device, element)
     return RunnableModel(name=config.model_type, model=model, make_batch=batch, loss=cross_entropy)
-
-
-def cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy over all positions, in float32: logits (..., classes), target (...)."""
-    logits = output.flatten(0, -2)
-    return nn.functional.cross_entropy(logits.float(), target.flatten())
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -166,24 +109,6 @@ def _transformers() -> Any:
     library: Any = transformers
     library.utils.logging.set_verbosity_error()
     return library
-
-
-def _task(config: Any) -> Task:
-    """By the first class in `architectures`, else by the first task that knows the model type."""
-    from transformers.models.auto import modeling_auto
-
-    name = (getattr(config, "architectures", None) or [""])[0]
-    for task in TASKS:
-        if name.endswith(task.suffixes):
-            return task
-    for task in TASKS:
-        if config.model_type in getattr(modeling_auto, task.mapping):
-            return task
-    raise InputError(
-        f"model_type {config.model_type!r} (architectures {name or 'none'}) is no task that can be fed: causal, masked "
-        "and sequence-to-sequence language models, sequence and token classification, image classification; write a "
-        "module:factory"
-    )
 
 
 def _sequence_length(config: Any, wanted: int | None) -> int:
@@ -260,64 +185,5 @@ def _logits_only(model: nn.Module) -> None:
     model.forward = forward
 
 
-def _integers(high: int, shape: tuple[int, ...], generator: torch.Generator, device: str) -> torch.Tensor:
-    if device == "meta":
-        return torch.zeros(shape, dtype=torch.long, device="meta")
-    return torch.randint(high, shape, generator=generator)
-
-
-def _make_batch(task: Task, config: Any, length: int, device: str) -> MakeBatch:
-    try:
-        return task.make_batch(config, length, device)
-    except AttributeError as fault:
-        raise InputError(
-            f"no batch can be made for {config.model_type!r}: {_first_line(fault)}; write a module:factory"
-        ) from None
-
-
-def _tokens(config: Any, length: int, device: str, **options: Any) -> TokenBatch:
-    vocabulary = config.get_text_config().vocab_size
-    return TokenBatch(vocabulary, length, options.pop("num_classes", vocabulary), device, **options)
-
-
-def _token_labels(config: Any, length: int, device: str) -> MakeBatch:
-    return _tokens(config, length, device, num_classes=config.num_labels)
-
-
-def _sample_labels(config: Any, length: int, device: str) -> MakeBatch:
-    return _tokens(config, length, device, num_classes=config.num_labels, per_token=False)
-
-
-def _pairs(config: Any, length: int, device: str) -> MakeBatch:
-    return _tokens(config, length, device, num_inputs=2)
-
-
-def _images(config: Any, length: int, device: str) -> MakeBatch:
-    vision = getattr(config, "vision_config", config)
-    size = getattr(vision, "image_size", DEFAULT_IMAGE_SIZE)
-    pair = (int(size[0]), int(size[1])) if isinstance(size, (list, tuple)) else (int(size), int(size))
-    return ImageBatch(vision.num_channels, pair, config.num_labels, torch.float32, device)
-
-
 def _first_line(fault: BaseException) -> str:
     return (str(fault).strip().splitlines() or [type(fault).__name__])[0][:300]
-
-
-def _task_of(suffixes: tuple[str, ...], name: str, mapping: str, make_batch: Callable[..., MakeBatch]) -> Task:
-    return Task(
-        suffixes=suffixes,
-        auto_class=f"AutoModelFor{name}",
-        mapping=f"MODEL_FOR_{mapping}_MAPPING_NAMES",
-        make_batch=make_batch,
-    )
-
-
-TASKS = (
-    _task_of(("ForImageClassification",), "ImageClassification", "IMAGE_CLASSIFICATION", _images),
-    _task_of(("ForConditionalGeneration",), "Seq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM", _pairs),
-    _task_of(("ForMaskedLM", "ForPreTraining"), "MaskedLM", "MASKED_LM", _tokens),
-    _task_of(("ForCausalLM", "LMHeadModel"), "CausalLM", "CAUSAL_LM", _tokens),
-    _task_of(("ForSequenceClassification",), "SequenceClassification", "SEQUENCE_CLASSIFICATION", _sample_labels),
-    _task_of(("ForTokenClassification",), "TokenClassification", "TOKEN_CLASSIFICATION", _token_labels),
-)
-"""Tried in this order for a configuration that names no architecture."""
