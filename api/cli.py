@@ -22,6 +22,7 @@ from api.commands import catalogue, estimate, export, plan, profile, run, serve,
 from planner.errors import PlannerError
 
 INTERRUPTED = 130
+BROKEN_PIPE = 141
 TERMINATED = 143
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of all faults in the command line's words (typer has no public name for it)."""
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say("interrupted", INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()  # nobody reads: leave without a word about it
-        return 1
+        return BROKEN_PIPE
     except Exception as fault:
         return _report(fault, with_traceback="--debug" in words)
 

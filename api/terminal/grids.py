@@ -14,7 +14,9 @@ def table(title: str, columns: Sequence[tuple[str, bool]], rows: Iterable[Sequen
     from rich import box
     from rich.table import Table
 
-    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for heading, is_number in columns:
         made.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     for row in rows:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from api.terminal.grids import pairs, table
-from api.terminal.stage_tables import memory_table, stage_table
+from api.terminal.stage_tables import memory_table, stage_table, time_table
 from api.terminal.units import memory, percent, seconds
 from planner.options import Objective
 from planner.plan import Plan
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 PROVEN_GAP = 1e-9
-MAX_RUNNERS_UP = 5
+MAX_RUNNERS_UP = 3
 RUNNER_UP_COLUMNS = (
     ("stages", True),
     ("microbatch", True),
@@ -38,8 +38,8 @@ def show_result(result: PlanResult, problem: Problem, console: Console) -> None:
 
 def show_estimate(plan: Plan, estimate: Estimate, problem: Problem, console: Console) -> None:
     """Print a plan with its price."""
-    console.print(stage_table(plan, estimate))
-    console.print(memory_table(estimate))
+    for part in _tables(plan, estimate):
+        console.print(part)
     console.print(pairs(_estimate_rows(plan, estimate, problem)))
 
 
@@ -48,13 +48,18 @@ def _parts(result: PlanResult, problem: Problem) -> Iterator[RenderableType]:
     if result.plan is None or result.estimate is None:
         yield pairs(_failure_rows(report))
     else:
-        yield stage_table(result.plan, result.estimate)
-        yield memory_table(result.estimate)
+        yield from _tables(result.plan, result.estimate)
         yield pairs([*_estimate_rows(result.plan, result.estimate, problem), *_search_rows(report)])
     if result.runners_up:
         shown = result.runners_up[:MAX_RUNNERS_UP]
         yield ""
         yield table("Runners-up", RUNNER_UP_COLUMNS, map(_runner_up_row, shown))
+
+
+def _tables(plan: Plan, estimate: Estimate) -> Iterator[RenderableType]:
+    yield stage_table(plan, estimate)
+    yield time_table(estimate)
+    yield memory_table(estimate)
 
 
 def _estimate_rows(plan: Plan, estimate: Estimate, problem: Problem) -> Iterator[tuple[str, str]]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from api.terminal.grids import pairs, table
-from api.terminal.names import device_ranges, layer_range
-from api.terminal.units import memory, milliseconds, seconds
-from planner.plan import Plan, Stage
+from api.terminal.stage_tables import stage_table
+from api.terminal.units import MEBIBYTE, digits, memory, milliseconds, seconds
+from planner.plan import Plan
 from planner.runtime.report import RunReport, StageMeasurement
 from planner.timeline import Estimate, StageEstimate
 
@@ -20,23 +20,19 @@ MAX_LOSS_DIFFERENCE = 1e-5
 MAX_GRADIENT_DIFFERENCE = 1e-5
 COLUMNS = (
     ("#", True),
-    ("layers", False),
-    ("devices", False),
     ("forward ms\npredicted", True),
     ("\nmeasured", True),
     ("backward ms\npredicted", True),
     ("\nmeasured", True),
-    ("memory\npredicted", True),
+    ("memory MiB\npredicted", True),
     ("\nmeasured", True),
 )
 
 
 def show_run(plan: Plan, estimate: Estimate, report: RunReport, console: Console) -> None:
     """Print stages and iteration with both figures, and the check against the unpartitioned model."""
-    rows = [
-        (str(number), *_row(*both))
-        for number, both in enumerate(zip(plan.stages, estimate.stages, report.stages, strict=True))
-    ]
+    rows = [(str(number), *_row(*both)) for number, both in enumerate(zip(estimate.stages, report.stages, strict=True))]
+    console.print(stage_table(plan, estimate))
     console.print(table("Predicted beside measured (times per microbatch, memory per device)", COLUMNS, rows))
     console.print(pairs([*_time_rows(estimate, report), *_check_rows(report)]))
 
@@ -49,16 +45,14 @@ def is_equal(report: RunReport) -> bool:
     return loss <= MAX_LOSS_DIFFERENCE and gradient <= MAX_GRADIENT_DIFFERENCE
 
 
-def _row(stage: Stage, predicted: StageEstimate, measured: StageMeasurement) -> tuple[str, ...]:
+def _row(predicted: StageEstimate, measured: StageMeasurement) -> tuple[str, ...]:
     return (
-        layer_range(stage.layers),
-        device_ranges([device for group in stage.replicas for device in group]),
         milliseconds(predicted.forward_s),
         milliseconds(measured.forward_s),
         milliseconds(predicted.backward_s),
         milliseconds(measured.backward_s),
-        memory(predicted.memory.total_bytes),
-        memory(measured.peak_memory_bytes),
+        digits(predicted.memory.total_bytes / MEBIBYTE),
+        digits(measured.peak_memory_bytes / MEBIBYTE),
     )
 
 

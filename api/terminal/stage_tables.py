@@ -1,7 +1,8 @@
-"""A plan's stages: what they run and take, and what memory a device of each needs."""
+"""A plan's stages: what they run, what that takes, and what memory a device of each needs. Fits 80 columns."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from api.terminal.grids import table
@@ -18,12 +19,15 @@ STAGE_COLUMNS = (
     ("layers", False),
     ("devices", False),
     ("replicas\nx devices", True),
-    ("forward\nms", True),
-    ("backward\nms", True),
-    ("receive\nms", True),
-    ("all-reduce\nms", True),
-    ("optimizer\nms", True),
     ("in\nflight", True),
+)
+TIME_COLUMNS = (
+    ("#", True),
+    ("forward", True),
+    ("backward", True),
+    ("receive", True),
+    ("all-reduce", True),
+    ("optimizer", True),
 )
 MEMORY_COLUMNS = (
     ("#", True),
@@ -31,8 +35,7 @@ MEMORY_COLUMNS = (
     ("gradients", True),
     ("optimizer", True),
     ("activations", True),
-    ("workspace", True),
-    ("buffers", True),
+    ("other", True),
     ("total", True),
     ("limit", True),
     ("used", True),
@@ -40,16 +43,21 @@ MEMORY_COLUMNS = (
 
 
 def stage_table(plan: Plan, estimate: Estimate) -> Table:
-    """Layers, devices and seconds of every stage."""
+    """Layers and devices of every stage, and how many microbatches it holds at most."""
     stages = zip(plan.stages, estimate.stages, strict=True)
-    rows = [(str(n), *_stage_row(stage, priced)) for n, (stage, priced) in enumerate(stages)]
-    return table("Stages (times per microbatch; all-reduce and optimizer per iteration)", STAGE_COLUMNS, rows)
+    return table("Stages", STAGE_COLUMNS, _numbered(_stage_row(*both) for both in stages))
+
+
+def time_table(estimate: Estimate) -> Table:
+    """What every stage takes."""
+    title = "Times (ms per microbatch; the last two per iteration)"
+    return table(title, TIME_COLUMNS, _numbered(map(_time_row, estimate.stages)))
 
 
 def memory_table(estimate: Estimate) -> Table:
     """What one device of each stage needs, by purpose."""
-    rows = [(str(n), *_memory_row(stage.memory)) for n, stage in enumerate(estimate.stages)]
-    return table("Memory per device (GiB)", MEMORY_COLUMNS, rows)
+    title = "Memory per device (GiB; other: workspace and transfer buffers)"
+    return table(title, MEMORY_COLUMNS, _numbered(_memory_row(stage.memory) for stage in estimate.stages))
 
 
 def replicas(stage: Stage) -> str:
@@ -57,19 +65,18 @@ def replicas(stage: Stage) -> str:
     return f"{len(stage.replicas)} x {stage.tensor * stage.context}"
 
 
+def _numbered(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    return [(str(number), *row) for number, row in enumerate(rows)]
+
+
 def _stage_row(stage: Stage, priced: StageEstimate) -> tuple[str, ...]:
     devices = [device for group in stage.replicas for device in group]
-    return (
-        layer_range(stage.layers),
-        device_ranges(devices),
-        replicas(stage),
-        milliseconds(priced.forward_s),
-        milliseconds(priced.backward_s),
-        milliseconds(priced.receive_s),
-        milliseconds(priced.all_reduce_s),
-        milliseconds(priced.optimizer_s),
-        str(priced.in_flight),
-    )
+    return layer_range(stage.layers), device_ranges(devices), replicas(stage), str(priced.in_flight)
+
+
+def _time_row(stage: StageEstimate) -> tuple[str, ...]:
+    times = (stage.forward_s, stage.backward_s, stage.receive_s, stage.all_reduce_s, stage.optimizer_s)
+    return tuple(map(milliseconds, times))
 
 
 def _memory_row(memory: MemoryParts) -> tuple[str, ...]:
@@ -78,8 +85,7 @@ def _memory_row(memory: MemoryParts) -> tuple[str, ...]:
         memory.gradients_bytes,
         memory.optimizer_bytes,
         memory.activations_bytes,
-        memory.workspace_bytes,
-        memory.buffers_bytes,
+        memory.workspace_bytes + memory.buffers_bytes,
         memory.total_bytes,
         memory.limit_bytes,
     )

@@ -64,8 +64,8 @@ def test_profile_plan_and_run_a_configuration(call: Call, folder: Path) -> None:
     assert model.source is not None
     assert model.source.config == TINY
     assert model.profiles[0].device_type == "cpu-core"
-    words = ("--cluster", "local:2@1GiB", "--global-batch", "4", "--num-stages", "2", "-o", "plan.json")
-    assert call("plan", "profile.json", *words).status == 0
+    words = ("--cluster", "local:2@1GiB", "--global-batch", "4", "--microbatch", "1", "--num-stages", "2")
+    assert call("plan", "profile.json", *words, "-o", "plan.json").status == 0
     (folder / "config.json").unlink()  # the plan file holds all that a run needs
     said = call("run", "plan.json", "--steps", "3", "--check")
     assert said.status == 0, said.err
@@ -88,8 +88,8 @@ def test_a_configuration_is_measured_for_local_cores_and_priced_for_others(call:
 
 
 def test_a_factory_is_run_and_an_interrupt_leaves_no_process(call: Call, folder: Path) -> None:
-    words = ("--cluster", "local:2@1GiB", "--global-batch", "4", "--num-stages", "2", "-o", "plan.json")
-    assert call("plan", "tiny_factory:make", *words).status == 0
+    words = ("--cluster", "local:2@1GiB", "--global-batch", "4", "--microbatch", "1", "--num-stages", "2")
+    assert call("plan", "tiny_factory:make", *words, "-o", "plan.json").status == 0
     told = folder / "told"
     os.mkfifo(told)
     process = subprocess.Popen(
