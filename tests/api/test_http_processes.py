@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from http_service import request_named, wait_for_death
@@ -130,7 +131,7 @@ def children_of(pid: int) -> dict[int, str]:
 def submit_hard(port: int) -> str:
     """Where the job of a MILP that takes far longer than the test is."""
     case = next(c for c in json.loads(DOCUMENTS.read_text()) if c["id"] == "feasible-hard-milp-2s")
-    values = json.loads(request_bytes(case["doc"]))
+    values = json.loads(request_bytes(_thrice(case["doc"])))
     values["options"] |= {"optimizer": "milp", "time_limit_s": 100}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SOCKET_TIMEOUT_S)
     connection.request("POST", "/v1/plans?wait_s=0", json.dumps(values), {"content-type": "application/json"})
@@ -139,6 +140,13 @@ def submit_hard(port: int) -> str:
     location = answer.headers["location"]
     connection.close()
     return location
+
+
+def _thrice(document: dict[str, Any]) -> dict[str, Any]:
+    """The graph of a neutral document three times over."""
+    nodes = [{**node, "id": f"{node['id']}.{i}"} for i in range(3) for node in document["nodes"]]
+    edges = [{"src": f"{e['src']}.{i}", "dst": f"{e['dst']}.{i}"} for i in range(3) for e in document["edges"]]
+    return {**document, "nodes": nodes, "edges": edges}
 
 
 def solver_processes(server_pid: int, port: int, location: str, solver: str) -> list[int]:
