@@ -119,7 +119,7 @@ def _devices(plan: Plan, problem: Problem) -> Iterator[Violation]:
             if len(group) != wanted:
                 yield _violation(
                     "devices",
-                    f"stage {number} has a replica of {len(group)} devices, tensor x context is {wanted}: make them equal",
+                    f"stage {number} has a replica of {len(group)} devices, tensor x context is {wanted}: equal them",
                 )
             for device in group:
                 if device in used:

@@ -62,7 +62,7 @@ class BoundQuery:
 
     @cached_property
     def _forwards(self) -> list[int]:
-        """Per layer, how often its forward runs per microbatch: twice under full recomputation, where it has a backward."""
+        """Per layer, how often its forward runs per microbatch: twice where full recomputation repeats it."""
         training = self.problem.training
         again = training is not None and training.recomputation is Recomputation.FULL
         return [1 + (again and runs) for runs in self.problem.index.runs_backward]

@@ -75,7 +75,8 @@ def _sums(values: Sequence[float]) -> Array:
 
 def _int_sums(values: Sequence[int]) -> Array:
     total = np.concatenate(([0], np.cumsum(np.asarray(values, dtype=np.int64))))
-    return np.maximum(total[None, :] - total[:, None], 0)
+    sums: Array = np.maximum(total[None, :] - total[:, None], 0)
+    return sums
 
 
 def _running_max(values: Sequence[int]) -> Array:

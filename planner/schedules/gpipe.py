@@ -2,7 +2,7 @@
 
 Two stages, three microbatches:
 
-    stage 0 | 0F0 0F1 0F2             0B0 0B1 0B2
+    stage 0 | 0F0 0F1 0F2         0B0 0B1 0B2
     stage 1 |     1F0 1F1 1F2 1B0 1B1 1B2
 """
 

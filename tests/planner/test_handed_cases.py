@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -118,8 +119,7 @@ def test_h03_the_equal_split_is_priced_as_the_thread_says() -> None:
     ends = [0, 9, 17, 25, 33, 41, 49, 57, 66]
     equal = Plan(
         stages=tuple(
-            Stage(layers=tuple(names[a:b]), replicas=((f"d{n}",),))
-            for n, (a, b) in enumerate(zip(ends, ends[1:], strict=False))
+            Stage(layers=tuple(names[a:b]), replicas=((f"d{n}",),)) for n, (a, b) in enumerate(pairwise(ends))
         ),
         schedule="1f1b",
         microbatch_size=1,
@@ -205,7 +205,7 @@ def h07_problem() -> Problem:
     size = int(case["gb_read_per_layer"] * 1e9)
     graph = LayerGraph(
         layers=tuple(Layer(id=name, parameter_bytes=size) for name in names),
-        edges=tuple(Edge(source=a, target=b) for a, b in zip(names, names[1:], strict=False)),
+        edges=tuple(Edge(source=a, target=b) for a, b in pairwise(names)),
     )
     cluster = Cluster(
         device_types=tuple(DeviceType(name=d["name"], memory_bytes=int(d["ram_gb"] * 1e9)) for d in devices),
