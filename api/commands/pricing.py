@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from api.commands.surroundings import like_a_rank
 from api.terminal.progress import progress_bar, spinner
 from planner.cluster import Cluster
 from planner.errors import InputError
@@ -22,6 +21,7 @@ def measured(source: ModelSource, sizes: Sequence[int], repeats: int | None = No
     from profiles.recipes import loader_of
 
     loader = loader_of(source)
+    from api.commands.surroundings import like_a_rank
     from profiles.measuring.measure import MIN_REPEATS, measure
 
     with like_a_rank(), progress_bar("measuring") as advance:
