@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from strategies import (
     assert_same_objective,
     best,
+    chain_problem,
     chain_problems,
     context_of,
     dag_problems,
@@ -18,6 +20,7 @@ from strategies import (
 )
 
 from planner.cluster import Cluster
+from planner.codec import dumps, fingerprint, loads
 from planner.graph import LayerGraph
 from planner.optimizers.base import OPTIMIZERS, Outcome, SearchContext
 from planner.optimizers.exhaustive import MAX_PLANS, count_plans
@@ -89,6 +92,7 @@ def test_heuristic_use_of_chain_dp_on_graphs_is_honest(problem: Problem, options
 @given(problem=chain_problems(most_layers=4, most_devices=3), options=search_options())
 def test_uniform_is_never_better_than_the_optimum(problem: Problem, options: SearchOptions) -> None:
     context = context_of(problem, options)
+    assume(OPTIMIZERS["uniform"].supports(context) == "")
     outcome = OPTIMIZERS["uniform"].search(context)
     nothing_wrong(outcome, context)
     for candidate in outcome.candidates:
@@ -163,9 +167,20 @@ def test_makespan_is_at_least_every_lane_and_every_path(problem: Problem, option
         assert estimate.iteration_time_s == timeline.makespan_s
 
 
-def test_the_oracle_refuses_what_is_too_large() -> None:
-    from strategies import chain_problem
+@settings(max_examples=60, suppress_health_check=SLOW_DRAWS)
+@given(problem=dag_problems(), options=search_options())
+def test_every_noun_survives_json(problem: Problem, options: SearchOptions) -> None:
+    nouns: list[Any] = [problem, problem.graph, problem.cluster, *problem.profiles, options]
+    for candidate in OPTIMIZERS["exhaustive"].search(context_of(problem, options)).candidates[:1]:
+        timeline, estimate = simulate_plan(problem, candidate.plan)
+        nouns += [candidate.plan, timeline, estimate]
+    for noun in nouns:
+        again = loads(type(noun), dumps(noun))
+        assert again == noun
+        assert fingerprint(again) == fingerprint(noun)
 
+
+def test_the_oracle_refuses_what_is_too_large() -> None:
     problem = chain_problem([(1.0, 2.0)] * 40, devices=16, num_microbatches=16)
     context = context_of(problem, SearchOptions())
     assert count_plans(context) > MAX_PLANS
