@@ -47,7 +47,7 @@ def open_plan(text: str, problem_text: str | None = None) -> OpenedPlan:
     InputError for other documents, for a result without a plan, and for a problem that is missing.
     """
     values = codec.parse(text)
-    found = codec.decode(KINDS[_kind(values)], values)
+    found: Any = codec.decode(KINDS[_kind(values)], values)
     if isinstance(found, PlanFile) and problem_text is None:
         return OpenedPlan(plan=_plan_of(found.result), problem=found.problem, source=found.source)
     if problem_text is None:

@@ -55,7 +55,7 @@ def command(
     ] = None,
     cost_model: Annotated[
         SearchModel | None,
-        typer.Option("--cost-model", help="Closed form to search [default: by communication]."),
+        typer.Option("--cost-model", help="Closed form to search (default: by communication)."),
     ] = None,
     communication: Annotated[
         Communication | None, typer.Option("--communication", help="How transfers meet compute.")
@@ -70,7 +70,7 @@ def command(
         ReplicaMode, typer.Option("--replica-mode", help="How replicas share the work.")
     ] = ReplicaMode.SPLIT,
     precision: Annotated[
-        Precision | None, typer.Option("--precision", help="Bytes per parameter [default: by the source's dtype].")
+        Precision | None, typer.Option("--precision", help="Bytes per parameter (default: by the source's dtype).")
     ] = None,
     weight_bytes: Annotated[
         float | None, typer.Option("--weight-bytes", min=0, metavar="X", help="Per parameter, over --precision.")
@@ -102,8 +102,9 @@ def command(
 ) -> None:
     """Find the best plan for a model on a cluster, with a proof of how good it is.
 
-    Exit status: 0 plan found, 2 bad input, 3 proven infeasible, 4 limit reached without a plan. -o writes a file that
-    `estimate`, `simulate`, `export` and `run` open.
+    Exit status: 0 plan found, 2 bad input, 3 proven infeasible, 4 limit reached without a plan.
+
+    The file of -o is what `estimate`, `simulate`, `export` and `run` open.
     """
     from api.terminal.files import check_writable
 

@@ -31,14 +31,17 @@ def command(
     sequence_length: Annotated[
         int | None, typer.Option("--sequence-length", min=1, help="With --model: tokens per sample.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and data [default: the plan's].")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and data (default: the plan's).")] = None,
     problem: ProblemOption = None,
     json: JsonOption = False,
 ) -> None:
     """Train some steps by a plan: one process per device, on this machine's cores, with synthetic data.
 
-    Shows predicted beside measured time and memory. With --check, exit status 1 when the run does not compute what
-    the unpartitioned model computes. A plan whose model is `module:factory` runs that Python function.
+    Shows predicted beside measured time and memory.
+
+    With --check, exit status 1 when the run does not compute what the unpartitioned model computes.
+
+    A plan whose model is `module:factory` runs that Python function.
     """
     from api.terminal.run_view import is_equal
 

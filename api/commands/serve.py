@@ -12,9 +12,9 @@ from planner.errors import RunError
 
 
 def command(
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen on [default: 127.0.0.1].")] = None,
-    port: Annotated[int | None, typer.Option("--port", min=0, max=65535, help="Port [default: 8000].")] = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Solves at once [default: 2].")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on (default: 127.0.0.1).")] = None,
+    port: Annotated[int | None, typer.Option("--port", min=0, max=65535, help="Port (default: 8000).")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Solves at once (default: 2).")] = None,
     store: Annotated[str | None, typer.Option("--store", metavar="FILE", help="SQLite file of the plans.")] = None,
 ) -> None:
     """Serve plans over HTTP until interrupted. What is not given comes from PIPEPLAN_* variables, else the default."""
