@@ -46,6 +46,17 @@ class TracedProgram:
     layer_of_node: dict[str, str]
     batch_size: int
 
+    def held_output_bytes(self, layer: str) -> int:
+        """Bytes of the model's output, charged to the loss layer; 0 for the others.
+
+        Autograd does not keep the output, but the engine holds it from a microbatch's forward to its backward pass, and
+        the next microbatch's output is made before the last one's is let go (torch.distributed.pipelining; measured:
+        docs/runtime.md).
+        """
+        if layer != LOSS_LAYER:
+            return 0
+        return self.batch_size * sum(edge.bytes_per_sample for edge in self.graph.edges if edge.target == LOSS_LAYER)
+
 
 ProgramLoader = Callable[[int], TracedProgram]
 """Traces the model for a batch size; picklable, so that each rank can call it. Same seed, same weights on all ranks."""

@@ -105,7 +105,13 @@ def _table(program: TracedProgram, repeats: int, progress: _Progress, notes: lis
     return CostTable(
         microbatch_size=size,
         layers={
-            layer: _cost(layer, timings, kept.bytes_of[layer], peak.bytes_of[layer], optimizer.get(layer, 0.0))
+            layer: _cost(
+                layer,
+                timings,
+                kept.bytes_of[layer] + program.held_output_bytes(layer),
+                peak.bytes_of[layer] + program.held_output_bytes(layer),
+                optimizer.get(layer, 0.0),
+            )
             for layer in (*chain.layer_ids, LOSS_LAYER)
         },
     )

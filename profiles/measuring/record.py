@@ -83,6 +83,7 @@ def _work(
 ) -> LayerWork:
     size = program.batch_size
     weights = {one.id: one.parameter_bytes for one in program.graph.layers}
+    held = program.held_output_bytes(layer)
     parameters = chain.parameters(layer) if layer != LOSS_LAYER else []
     return LayerWork(
         forward_flops=meter.flops[layer, Phase.FORWARD] / size,
@@ -90,8 +91,8 @@ def _work(
         forward_moved_bytes=meter.moved_bytes[layer, Phase.FORWARD] / size,
         backward_moved_bytes=meter.moved_bytes[layer, Phase.BACKWARD] / size,
         weight_bytes=weights[layer],
-        activation_bytes=-(-kept // size),
-        workspace_bytes=-(-workspace // size),
+        activation_bytes=-(-(kept + held) // size),
+        workspace_bytes=-(-(workspace + held) // size),
         gradient_workspace_bytes=max((p.numel() * p.element_size() for p in parameters), default=0),
     )
 

@@ -11,6 +11,7 @@ pytest.importorskip("transformers")
 from tiny_models import CONFIGS, SEQUENCE_LENGTH
 
 from planner import codec
+from planner.runtime.program import LOSS_LAYER
 from profiles.measuring.chain import LayerChain
 from profiles.measuring.memory import KeptBytes
 from profiles.measuring.record import record
@@ -53,12 +54,21 @@ def test_experts_count_once_for_each_chosen_one():
 @pytest.mark.parametrize("name", CONFIGS)
 def test_fake_tensors_keep_what_real_ones_keep(name):
     made = _record(name)
-    chain = LayerChain(TraceLoader(source=CONFIGS[name], sequence_length=SEQUENCE_LENGTH)(1))
+    program = TraceLoader(source=CONFIGS[name], sequence_length=SEQUENCE_LENGTH)(1)
+    chain = LayerChain(program)
     kept = KeptBytes(chain)
     chain.run(kept)
-    assert {layer: work.activation_bytes for layer, work in made.work.items() if work.activation_bytes} == {
-        layer: count for layer, count in kept.bytes_of.items() if count
-    }
+    held = {layer: kept.bytes_of[layer] + program.held_output_bytes(layer) for layer in made.work}
+    assert {layer: work.activation_bytes for layer, work in made.work.items()} == held
+
+
+def test_the_loss_holds_the_model_output_until_its_backward():
+    """The engine holds the logits (vocabulary x tokens x 4 bytes) beside the log-softmax that autograd keeps."""
+    program = TraceLoader(source=CONFIGS["llama"], sequence_length=SEQUENCE_LENGTH)(2)
+    (logits,) = [edge.bytes_per_sample for edge in program.graph.edges if edge.target == LOSS_LAYER]
+    assert program.held_output_bytes(LOSS_LAYER) == 2 * logits
+    assert program.held_output_bytes(program.graph.layers[0].id) == 0
+    assert _record("llama").work[LOSS_LAYER].activation_bytes >= 2 * logits
 
 
 def test_no_score_matrix_is_kept():
