@@ -64,6 +64,8 @@ def check_graph(graph: LayerGraph) -> None:
     for number, layer in enumerate(graph.layers):
         at = f"/graph/layers/{number}"
         check_id(layer.id, f"layer {number}", f"{at}/id")
+        if layer.entry:
+            check_id(layer.entry, f"entry of layer {number}", f"{at}/entry")
         name = f"layer {layer.id!r}"
         check_number(layer.parameter_bytes, f"{name}: parameter_bytes", f"{at}/parameter_bytes")
         check_number(

@@ -25,7 +25,8 @@ class Layer:
     that tensor parallelism copies instead of dividing (norm weights, biases). `tensor_collective_bytes_per_sample`
     is the activation volume that a tensor-parallel group all-reduces in one forward pass (with sequence parallelism:
     all-gathers and reduce-scatters of the same volume); the backward pass moves as much again. `visits` is the
-    expected number of executions per sample. Frozen layers (`trainable=False`) hold no gradient and no optimizer
+    expected number of executions per sample. `entry` is the module at whose beginning the layer starts, where that is
+    not the module that gives the layer its id (a final norm before `lm_head`): engines split there. Frozen layers (`trainable=False`) hold no gradient and no optimizer
     state.
     """
 
@@ -38,6 +39,7 @@ class Layer:
     tensor_collective_bytes_per_sample: int = 0
     trainable: bool = True
     visits: float = 1.0
+    entry: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ def torch_document(context: ExportContext) -> dict[str, Any]:
     return {
         "document": TorchPipelining.name,
         "schema_version": SCHEMA_VERSION,
-        "split_spec": {_split_point(i, ids): SPLIT_POINT for i, ids in enumerate(ordered) if i},
+        "split_spec": {_split_point(i, ids, index): SPLIT_POINT for i, ids in enumerate(ordered) if i},
         "schedule": _schedule(plan, forward_only=context.problem.training is None),
         "microbatch_size_per_rank": plan.microbatch_size // grid.num_replicas,
         "device_mesh": _mesh(grid, members),
@@ -101,7 +101,7 @@ def _in_execution_order(plan: Plan, index: GraphIndex) -> list[list[str]]:
     return order
 
 
-def _split_point(number: int, ids: list[str]) -> str:
+def _split_point(number: int, ids: list[str], index: GraphIndex) -> str:
     """The module before which stage `number` starts."""
     if PART_SEPARATOR in ids[0]:
         raise ExportError(
@@ -109,7 +109,7 @@ def _split_point(number: int, ids: list[str]) -> str:
             "module; profile with whole blocks as layers, or move the cut",
             pointer=f"/stages/{number}/layers/0",
         )
-    return ids[0]
+    return index.layers[index.position[ids[0]]].entry or ids[0]
 
 
 def _schedule(plan: Plan, *, forward_only: bool) -> dict[str, Any]:

@@ -26,7 +26,8 @@ def build_graph(
     ids = list(dict.fromkeys(layer_of.values()))
     parameters = layer_parameters(module, layer_of)
     reduced = collective_bytes(module, layer_of, batch_size)
-    layers = [_layer(i, model, parameters[i], reduced.get(i, 0)) for i in ids]
+    entries = _entries(module, layer_of)
+    layers = [_layer(i, model, parameters[i], reduced.get(i, 0), entries[i]) for i in ids]
     output = module.graph.output_node().all_input_nodes[0]
     if output.name not in layer_of:
         raise InputError(f"the output of model {name!r} depends on no input and no parameter: check its forward")
@@ -67,7 +68,22 @@ def layer_parameters(module: fx.GraphModule, layer_of: dict[str, str]) -> dict[s
     return found
 
 
-def _layer(layer: str, model: nn.Module, parameters: dict[int, nn.Parameter], reduced: int) -> Layer:
+def _entries(module: fx.GraphModule, layer_of: dict[str, str]) -> dict[str, str]:
+    """Layer id -> the innermost module of its first operator, where the layer's own module does not hold it."""
+    entries: dict[str, str] = {}
+    for node in module.graph.nodes:
+        layer = layer_of.get(node.name)
+        if layer is None or layer in entries:
+            continue
+        stack = node.meta.get("nn_module_stack") or {}
+        innermost = list(stack.values())[-1][0] if stack else ""
+        path = layer.partition("#")[0]
+        related = f"{path}.".startswith(f"{innermost}.") or f"{innermost}.".startswith(f"{path}.")
+        entries[layer] = "" if related or not innermost else innermost
+    return entries
+
+
+def _layer(layer: str, model: nn.Module, parameters: dict[int, nn.Parameter], reduced: int, entry: str) -> Layer:
     values = parameters.values()
     return Layer(
         id=layer,
@@ -76,6 +92,7 @@ def _layer(layer: str, model: nn.Module, parameters: dict[int, nn.Parameter], re
         replicated_parameter_bytes=sum(_bytes(p) for p in values if p.dim() <= 1),
         tensor_collective_bytes_per_sample=reduced,
         trainable=any(p.requires_grad for p in values) or not parameters,
+        entry=entry,
     )
 
 

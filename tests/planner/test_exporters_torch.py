@@ -33,10 +33,10 @@ CUTS = (2, 4)
 TIED = {"model.transformer.wte.weight", "model.lm_head.weight"}
 
 
-def exported(program: TracedProgram, schedule: str) -> dict[str, Any]:
+def exported(program: TracedProgram, schedule: str, cuts: tuple[int, int] = CUTS) -> dict[str, Any]:
     """The document of a three-stage plan of the traced model."""
     ids = [layer.id for layer in program.graph.layers]
-    ends = (0, *CUTS, len(ids))
+    ends = (0, *cuts, len(ids))
     stages = tuple(Stage(layers=tuple(ids[ends[i] : ends[i + 1]]), replicas=((f"d{i}",),)) for i in range(3))
     costs = {name: LayerCost(forward_s=1.0, backward_s=2.0) for name in ids}
     problem = Problem(
@@ -52,10 +52,18 @@ def exported(program: TracedProgram, schedule: str) -> dict[str, Any]:
     return torch_document(ExportContext(problem=problem, plan=plan))
 
 
-def test_torch_cuts_the_model_where_the_plan_does() -> None:
+@pytest.mark.parametrize(
+    ("cuts", "modules"),
+    [
+        (CUTS, ["model.transformer.h.1", "model.transformer.h.3"]),
+        ((2, 5), ["model.transformer.h.1", "model.transformer.ln_f"]),
+    ],
+    ids=["between blocks", "before the final norm"],
+)
+def test_torch_cuts_the_model_where_the_plan_does(cuts: tuple[int, int], modules: list[str]) -> None:
     program = Loader("gpt2_model")(MICROBATCH)
-    document = exported(program, "1f1b")
-    assert list(document["split_spec"]) == ["model.transformer.h.1", "model.transformer.h.3"]
+    document = exported(program, "1f1b", cuts)
+    assert list(document["split_spec"]) == modules
     runnable = gpt2_model()
     spec = {name: SplitPoint[point] for name, point in document["split_spec"].items()}
     with warnings.catch_warnings():
