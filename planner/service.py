@@ -26,7 +26,7 @@ PROVEN_GAP = 1e-9
 """A relative gap up to which a plan counts as proven optimal in its search model."""
 
 TIE = 0.03
-"""Predicted times that differ by less are ties: predictions are no better than that (measured, docs/cost-model.md)."""
+"""Predicted times that differ by less are ties: predictions are no better than that."""
 
 MAX_SIMULATED_ACTIONS = 300_000
 """Finalists after the first are simulated while their actions sum up to at most this many."""
