@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch starts
 
 from api.cli import main as pipeplan
 from api.cli import raise_on_termination
-from api.demo_service import running_service
+from api.demo_service import child_processes, running_service
 from api.terminal.console import output
 from api.terminal.progress import progress_bar
 from api.terminal.result_view import show_result
@@ -64,11 +64,11 @@ NUM_STAGES = 2
 
 def main() -> int:
     """Run the demo; 0 when everything was as it should be."""
-    began = time.monotonic()
+    began, before = time.monotonic(), child_processes()
     try:
         with raise_on_termination(), _folder() as folder:
             report = _main_job(folder)
-        _check_nothing_is_left(folder)
+        _check_nothing_is_left(folder, before)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except PlannerError as fault:
@@ -150,15 +150,12 @@ def _folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _check_nothing_is_left(folder: Path) -> None:
-    """RunError for a child process or a folder that is still there."""
+def _check_nothing_is_left(folder: Path, before: set[int]) -> None:
+    """RunError for a folder or a child process that is still there."""
     if folder.exists():
         raise RunError(f"the temporary folder {folder} is still there")
-    try:
-        child, _ = os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return
-    raise RunError(f"a child process is still there (process {child or 'unknown'})")
+    if left := child_processes() - before:
+        raise RunError(f"child processes are still there: {sorted(left)}")
 
 
 def _step(number: int, what: str) -> None:

@@ -6,6 +6,7 @@ import math
 
 GIBIBYTE = 2**30
 MEBIBYTE = 2**20
+MAX_DECIMALS = 4
 
 
 def seconds(value: float) -> str:
@@ -41,8 +42,9 @@ def percent(share: float) -> str:
 
 
 def digits(value: float, count: int = 4) -> str:
-    """`count` significant digits without an exponent."""
+    """`count` significant digits without an exponent, at most four decimals."""
     if not value:
         return "0"
     decimals = count - 1 - math.floor(math.log10(abs(value)))
-    return f"{value:,.{max(0, decimals)}f}"
+    text = f"{value:,.{min(MAX_DECIMALS, max(0, decimals))}f}"
+    return text if text.strip("-0.") else "<0.0001"

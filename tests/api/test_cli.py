@@ -17,13 +17,23 @@ from planner import PlanResult, Problem, SearchReport, Status, codec
 from planner.errors import LimitError, RunError
 
 __all__ = ["call"]
-HEAVY = ("torch", "transformers", "fastapi", "starlette", "uvicorn", "numpy", "pulp", "highspy", "pydantic", "networkx")
+EXTRAS = ("torch", "transformers", "fastapi", "starlette", "uvicorn", "httpx", "highspy")
+HEAVY = (*EXTRAS, "numpy", "pulp", "pydantic", "networkx")
+
+
+def modules_after(code: str, names: tuple[str, ...]) -> str:
+    """Which of `names` a fresh interpreter has imported after `code`."""
+    text = f"import sys; {code}; sys.stderr.write(str(sorted(set({names!r}) & set(sys.modules))))"
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stderr
 
 
 def test_the_command_line_starts_without_anything_heavy() -> None:
-    code = f"import sys, api.cli; print(sorted(set({HEAVY!r}) & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert modules_after("import api.cli", HEAVY) == "[]"
+
+
+def test_planning_a_recorded_model_needs_none_of_the_extras() -> None:
+    code = f"from api.cli import main; assert main({list(GPT2)!r}) == 0"
+    assert modules_after(code, EXTRAS) == "[]"
 
 
 def test_version(call: Call) -> None:
@@ -197,6 +207,17 @@ def test_a_dash_is_standard_input(call: Call, monkeypatch: pytest.MonkeyPatch) -
     text = (INSTANCES / "pipedream" / "alexnet.graph.txt").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
     assert call("plan", "-", "--cluster", "2xV100-16G", "--global-batch", "8").status == 0
+
+
+def test_a_problem_document_and_a_cluster_file_are_sources(call: Call, tmp_path: Path) -> None:
+    cluster, plan, problem = tmp_path / "lab.toml", tmp_path / "plan.json", tmp_path / "problem.json"
+    cluster.write_text('[[nodes]]\ncount = 2\ndevices = [{ type = "L4", count = 2, free_memory_bytes = "20GiB" }]\n')
+    assert call("plan", "gpt2-small", "--cluster", cluster, "--global-batch", "16", "-o", plan).status == 0
+    held = plan_file(plan)
+    assert set(held.problem.memory_limits.values()) == {20 * 2**30}
+    problem.write_text(codec.dumps(held.problem))
+    again = codec.loads(PlanResult, call("plan", problem, "--json").out)
+    assert (again.plan, again.estimate) == (held.result.plan, held.result.estimate)
 
 
 def test_a_profile_goes_into_a_plan(call: Call, tmp_path: Path) -> None:

@@ -87,7 +87,10 @@ def test_a_configuration_is_measured_for_local_cores_and_priced_for_others(call:
     assert len(far.problem.graph.layers) == len(local.problem.graph.layers)
 
 
-def test_a_factory_is_run_and_an_interrupt_leaves_no_process(call: Call, folder: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_factory_is_run_and_a_signal_leaves_no_process(
+    number: signal.Signals, status: int, call: Call, folder: Path
+) -> None:
     words = ("--cluster", "local:2@1GiB", "--global-batch", "4", "--microbatch", "1", "--num-stages", "2")
     assert call("plan", "tiny_factory:make", *words, "-o", "plan.json").status == 0
     told = folder / "told"
@@ -101,9 +104,9 @@ def test_a_factory_is_run_and_an_interrupt_leaves_no_process(call: Call, folder:
     )
     assert told.read_text()  # blocks until a rank asks for its first batch
     ranks = children(process.pid)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == status
     assert "Traceback" not in errors
     assert len(ranks) == 2
     assert [rank for rank in ranks if Path(f"/proc/{rank}").exists()] == []

@@ -70,7 +70,8 @@ def test_layer_ranges_keep_the_ends_of_long_names() -> None:
 
 def test_quantities() -> None:
     assert [seconds(s) for s in (32.787, 0.0123456, 2.5e-6, 0.0)] == ["32.79 s", "12.35 ms", "2.500 us", "0 us"]
-    assert [digits(x) for x in (0, 0.001234, 12345.6, -2.0)] == ["0", "0.001234", "12,346", "-2.000"]
+    assert [digits(x) for x in (0, 0.12345, 12345.6, -2.0)] == ["0", "0.1235", "12,346", "-2.000"]
+    assert [digits(x) for x in (0.00123, 0.00001)] == ["0.0012", "<0.0001"]
     assert [percent(x) for x in (0.0, 0.00123, 0.456)] == ["0.0 %", "0.12 %", "45.6 %"]
     assert (memory(2**29), memory(3 * 2**30), gibibytes(2**29)) == ("512.0 MiB", "3.00 GiB", "0.500")
 

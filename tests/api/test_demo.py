@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import api.demo
-from api.demo_service import is_gone, running_service
+from api.demo_service import child_processes, is_gone, running_service
 from planner.errors import RunError
 
 pytest.importorskip("torch")
@@ -65,8 +65,19 @@ def test_a_service_that_does_not_start_says_why(tmp_path: Path) -> None:
 def test_a_group_without_processes_is_gone() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
     assert not is_gone(process.pid)
+    assert process.pid in child_processes()
     process.communicate(b"\n")
     assert is_gone(process.pid)
+    assert process.pid not in child_processes()
+
+
+def test_what_is_left_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="folder"):
+        api.demo._check_nothing_is_left(tmp_path, set())
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        with pytest.raises(RunError, match=str(process.pid)):
+            api.demo._check_nothing_is_left(tmp_path / "gone", set())
+        process.communicate(b"\n")
 
 
 @pytest.mark.slow
