@@ -131,6 +131,6 @@ def _tied(problem: Problem) -> tuple[Array, Array, Array]:
         here, here_trainable = _count_in(n, positions), _count_in(n, trainable)
         repeated += tied.parameter_bytes * np.maximum(here - 1, 0)
         repeated_trainable += tied.parameter_bytes * np.maximum(here_trainable - 1, 0)
-        partly = (here_trainable > 0) & (here < len(positions))
+        partly = (here_trainable > 0) & (here_trainable < len(trainable))
         outside += tied.parameter_bytes * partly
     return repeated, repeated_trainable, outside

@@ -26,7 +26,7 @@ class StageParts:
     full recomputation keeps), `largest_activation_bytes` the largest single layer's activations (what it recomputes
     at a time). `receive_bytes` are the distinct tensors read from outside, `send_bytes` the distinct tensors read by
     others, per microbatch of the whole stage; `*_gradient_*` the same for gradients in the backward pass.
-    `tied_bytes` are trainable parameters that another stage holds too.
+    `tied_bytes` are trainable parameters of which another stage holds a trainable copy too.
     """
 
     forward_s: Number
@@ -105,7 +105,7 @@ def _tied_corrections(problem: Problem, members: set[int]) -> _Tied:
         trainable = sum(index.layers[i].trainable for i in here)
         repeated += tied.parameter_bytes * max(0, len(here) - 1)
         repeated_trainable += tied.parameter_bytes * max(0, trainable - 1)
-        if here and trainable and len(here) < len(positions):
+        if 0 < trainable < sum(index.layers[i].trainable for i in positions):
             outside += tied.parameter_bytes
     return _Tied(repeated=repeated, repeated_trainable=repeated_trainable, shared_outside=outside)
 

@@ -21,7 +21,7 @@ from strategies import (
 
 from planner.cluster import Cluster
 from planner.codec import dumps, fingerprint, loads
-from planner.graph import LayerGraph
+from planner.graph import LayerGraph, TiedParameters
 from planner.optimizers.base import OPTIMIZERS, Outcome, SearchContext
 from planner.optimizers.exhaustive import MAX_PLANS, count_plans
 from planner.optimizers.milp import Milp
@@ -31,7 +31,15 @@ from planner.profile import CostTable, LayerCost, Profile
 from planner.simulation.estimate import simulate_plan
 from planner.verify import verify
 
+
 SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+
+
+def supported_context(problem: Problem, options: SearchOptions) -> SearchContext:
+    """A context on which chain_dp (and uniform, and the oracle) can work: some class of devices fills a group."""
+    context = context_of(problem, options)
+    assume(OPTIMIZERS["chain_dp"].supports(context) == "")
+    return context
 
 
 def nothing_wrong(outcome: Outcome, context: SearchContext) -> None:
@@ -43,7 +51,7 @@ def nothing_wrong(outcome: Outcome, context: SearchContext) -> None:
 @settings(max_examples=500, suppress_health_check=SLOW_DRAWS)
 @given(problem=chain_problems(), options=search_options())
 def test_chain_dp_equals_exhaustive(problem: Problem, options: SearchOptions) -> None:
-    context = context_of(problem, options)
+    context = supported_context(problem, options)
     assume(count_plans(context) <= 4_000)
     oracle = OPTIMIZERS["exhaustive"].search(context)
     dp = OPTIMIZERS["chain_dp"].search(context)
@@ -52,6 +60,19 @@ def test_chain_dp_equals_exhaustive(problem: Problem, options: SearchOptions) ->
     assert_same_objective(dp, oracle)
     nothing_wrong(dp, context)
     nothing_wrong(oracle, context)
+
+
+def test_a_frozen_copy_of_tied_parameters_takes_no_part_in_the_sum() -> None:
+    """Found by the test above: the DP charged the trainable copy an all-reduce with a frozen one, which has none."""
+    problem = chain_problem(
+        [(1.0, 0.0), (1.0, 1.0)], devices=2, num_microbatches=4, parameter_bytes=[16, 16], bandwidth=1.0
+    )
+    frozen = (replace(problem.graph.layers[0], trainable=False), problem.graph.layers[1])
+    tied = (TiedParameters(layers=("L0", "L1"), parameter_bytes=16),)
+    shared = replace(problem, graph=replace(problem.graph, layers=frozen, tied=tied))
+    dp, oracle = (search(name, shared, SearchOptions()) for name in ("chain_dp", "exhaustive"))
+    assert oracle.candidates[0].objective_s == 3.0 + 3 * 2.0
+    assert_same_objective(dp, oracle)
 
 
 @pytest.mark.parametrize("solver", ["cbc", "highs"])
@@ -78,7 +99,7 @@ def test_milp_equals_exhaustive(solver: str, problem: Problem, options: SearchOp
 @settings(max_examples=60, suppress_health_check=SLOW_DRAWS)
 @given(problem=dag_problems(), options=search_options())
 def test_heuristic_use_of_chain_dp_on_graphs_is_honest(problem: Problem, options: SearchOptions) -> None:
-    context = context_of(problem, options)
+    context = supported_context(problem, options)
     assume(count_plans(context) <= 2_000)
     oracle, dp = OPTIMIZERS["exhaustive"].search(context), OPTIMIZERS["chain_dp"].search(context)
     nothing_wrong(dp, context)
@@ -91,8 +112,7 @@ def test_heuristic_use_of_chain_dp_on_graphs_is_honest(problem: Problem, options
 @settings(max_examples=60, suppress_health_check=SLOW_DRAWS)
 @given(problem=chain_problems(most_layers=4, most_devices=3), options=search_options())
 def test_uniform_is_never_better_than_the_optimum(problem: Problem, options: SearchOptions) -> None:
-    context = context_of(problem, options)
-    assume(OPTIMIZERS["uniform"].supports(context) == "")
+    context = supported_context(problem, options)
     outcome = OPTIMIZERS["uniform"].search(context)
     nothing_wrong(outcome, context)
     for candidate in outcome.candidates:
@@ -108,7 +128,7 @@ def test_uniform_is_never_better_than_the_optimum(problem: Problem, options: Sea
 
 def optimum(problem: Problem, options: SearchOptions) -> float:
     """The best value, infinite when nothing fits."""
-    assume(OPTIMIZERS["chain_dp"].supports(context_of(problem, options)) == "")
+    supported_context(problem, options)
     found = best(search("chain_dp", problem, options))
     return float("inf") if found is None else found.objective_s
 
@@ -144,7 +164,7 @@ def test_doubling_all_seconds_doubles_the_optimum(problem: Problem, options: Sea
 @given(problem=chain_problems(), options=search_options(), names=st.permutations(range(6)))
 def test_renaming_layers_changes_nothing(problem: Problem, options: SearchOptions, names: list[int]) -> None:
     odd = ["block-1", "block 1", "block/1", "é: free", 'in"f', "x" * 300]
-    assume(OPTIMIZERS["chain_dp"].supports(context_of(problem, options)) == "")
+    supported_context(problem, options)
     new = {layer.id: odd[names[i]] for i, layer in enumerate(problem.graph.layers)}
     before, after = search("chain_dp", problem, options), search("chain_dp", _renamed(problem, new), options)
     assert_same_objective(before, after)
@@ -156,7 +176,7 @@ def test_renaming_layers_changes_nothing(problem: Problem, options: SearchOption
 @settings(max_examples=100, suppress_health_check=SLOW_DRAWS)
 @given(problem=chain_problems(most_layers=5), options=search_options())
 def test_makespan_is_at_least_every_lane_and_every_path(problem: Problem, options: SearchOptions) -> None:
-    context = context_of(problem, options)
+    context = supported_context(problem, options)
     for candidate in OPTIMIZERS["chain_dp"].search(context).candidates:
         timeline, estimate = simulate_plan(problem, candidate.plan, context.costs)
         priced = context.costs.price(candidate.plan)
@@ -171,7 +191,7 @@ def test_makespan_is_at_least_every_lane_and_every_path(problem: Problem, option
 @given(problem=dag_problems(), options=search_options())
 def test_every_noun_survives_json(problem: Problem, options: SearchOptions) -> None:
     nouns: list[Any] = [problem, problem.graph, problem.cluster, *problem.profiles, options]
-    for candidate in OPTIMIZERS["exhaustive"].search(context_of(problem, options)).candidates[:1]:
+    for candidate in OPTIMIZERS["exhaustive"].search(supported_context(problem, options)).candidates[:1]:
         timeline, estimate = simulate_plan(problem, candidate.plan)
         nouns += [candidate.plan, timeline, estimate]
     for noun in nouns:
