@@ -52,6 +52,16 @@ def grid_of(plan: Plan, engine: str) -> Grid:
     return grid
 
 
+def check_microbatches(plan: Plan, engine: str) -> None:
+    """ExportError for 1F1B with fewer microbatches than stages, which torch's schedule refuses."""
+    if plan.schedule == "1f1b" and plan.num_microbatches < len(plan.stages):
+        raise ExportError(
+            f"1f1b has {plan.num_microbatches} microbatches for {len(plan.stages)} stages: {engine} needs at least "
+            f"{len(plan.stages)}; use smaller microbatches, fewer stages or the schedule gpipe",
+            pointer="/num_microbatches",
+        )
+
+
 def _refuse_dealt(plan: Plan, grid: Grid, engine: str) -> None:
     if grid.num_replicas == 1:
         return

@@ -32,6 +32,9 @@ def command(
         int | None, typer.Option("--sequence-length", min=1, help="With --model: tokens per sample.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and data (default: the plan's).")] = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout-s", min=1.0, help="End the run with an error after so many seconds.")
+    ] = 600.0,
     problem: ProblemOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -47,7 +50,7 @@ def command(
 
     given = opened(plan, problem)
     source = _source(given, model, sequence_length, seed)
-    report = _trained(given, source, steps, check)
+    report = _trained(given, source, steps, check, timeout_s)
     _show(given, report, json)
     if not is_equal(report):
         raise RunError("the run differs from the unpartitioned model by more than the limits: please report this plan")
@@ -73,7 +76,7 @@ def _built(found: object, name: str) -> ModelSource:
     raise InputError(f"{name!r} is no model that can be built: name a transformers config.json or module:factory")
 
 
-def _trained(given: OpenedPlan, source: ModelSource, steps: int, check: bool) -> RunReport:
+def _trained(given: OpenedPlan, source: ModelSource, steps: int, check: bool, timeout_s: float) -> RunReport:
     from api.terminal.progress import progress_bar
     from planner.runtime import check_runnable, run
     from profiles.recipes import loader_of
@@ -86,6 +89,7 @@ def _trained(given: OpenedPlan, source: ModelSource, steps: int, check: bool) ->
             num_steps=steps,
             check=check,
             seed=source.seed,
+            timeout_s=timeout_s,
             on_progress=lambda done, total, loss: advance(done, total, f"loss {loss:.4f}"),
         )
 

@@ -19,7 +19,7 @@ from typing import Any
 from planner.errors import ExportError
 from planner.exporters.base import EXPORTERS, ExportContext
 from planner.graph import GraphIndex
-from planner.grid import Grid, grid_of
+from planner.grid import Grid, check_microbatches, grid_of
 from planner.plan import Plan
 from planner.result import SCHEMA_VERSION
 from planner.schedules import SCHEDULES, PipelineShape
@@ -51,6 +51,7 @@ def torch_document(context: ExportContext) -> dict[str, Any]:
     """The document as JSON values (see the module's head)."""
     plan, index = context.plan, context.problem.index
     grid = grid_of(plan, ENGINE)
+    check_microbatches(plan, ENGINE)
     members = _members(plan)
     ordered = _in_execution_order(plan, index)
     return {

@@ -95,6 +95,10 @@ class ChainSpace:
         self._rings: dict[tuple[Group, ...], tuple[Route | None, Route | None] | None] = {}
 
     @property
+    def _none(self) -> Counts:
+        return (0,) * len(self.classes)
+
+    @property
     def capacity(self) -> Counts:
         """Groups per class."""
         return tuple(len(groups) for groups in self.classes)
@@ -147,14 +151,21 @@ class ChainSpace:
             self._boundaries[name] = self._boundary_arrays(left, right, route)
         return self._boundaries[name]
 
-    def plan(self, stages: list[tuple[int, int, Config, Counts]]) -> Plan:
-        """The plan of a solution: (first layer, end, config, counts before placing) from the first stage on."""
+    def plan(self, stages: list[tuple[int, int, Config, Counts]], *, idle_last: bool) -> Plan:
+        """The plan of a solution: (first layer, end, config, counts before placing) from the first stage on.
+
+        `idle_last` moves the stages to the first groups of their class: for networks where placement is no matter.
+        """
         layers = self.problem.index.layers
+        _, _, first, counts_before = stages[0]
+        used = self.add(counts_before, first)
+        assert used is not None
+        idle = tuple(all_ - u for all_, u in zip(self.capacity, used, strict=True)) if idle_last else self._none
         return Plan(
             stages=tuple(
                 Stage(
                     layers=tuple(layer.id for layer in layers[i:j]),
-                    replicas=self.groups(counts, config),
+                    replicas=self.groups(_sum(counts, idle), config),
                     tensor=self.tensor,
                     recomputation=self.recomputation,
                     zero=self.zero,
@@ -217,7 +228,7 @@ class ChainSpace:
 
     def held(self, stages_from_here: int) -> int:
         """Microbatches in flight of a stage whose replicas split each of them."""
-        return self._in_flight((0,) * len(self.classes), Config(0, 1), stages_from_here)
+        return self._in_flight(self._none, Config(0, 1), stages_from_here)
 
     def pass_s(self, config: Config) -> Array:
         """Forward and backward seconds without collectives between replicas (which need a placement)."""
@@ -310,6 +321,10 @@ class ChainSpace:
 
     def _is_cpu(self, config: Config) -> bool:
         return self.problem.device_types[self.device_type(config)].kind is DeviceKind.CPU
+
+
+def _sum(a: Counts, b: Counts) -> Counts:
+    return tuple(x + y for x, y in zip(a, b, strict=True))
 
 
 def _boundaries(problem: Problem) -> Array:

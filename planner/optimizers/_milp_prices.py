@@ -16,6 +16,7 @@ from planner.costs.memory import memory_bytes, total_bytes
 from planner.costs.parts import StageParts, parts_of
 from planner.costs.stage import StageSetting, stage_seconds, tied_all_reduce_s
 from planner.optimizers.base import SearchContext
+from planner.options import Objective
 from planner.schedules import SCHEDULES, PipelineShape
 from planner.workload import Recomputation, ReplicaMode
 
@@ -182,6 +183,27 @@ class SettingPrices:
             group_route=route if self.work.tensor > 1 else None,
             replica_route=route if self.setting.replicas > 1 else None,
         )
+
+
+def lower_bound(prices: SettingPrices) -> float:
+    """No plan of the setting is better: work shared evenly, the heaviest layer, no transfer, the largest tail."""
+    setting, flags = prices.setting, prices.problem.index.runs_backward
+    layers = [prices.layer(v) for v in range(len(flags))]
+    passes = [p.forward_s + (p.backward_s if runs else 0.0) for p, runs in zip(layers, flags, strict=True)]
+    total = sum(passes) - _tied_passes(prices)
+    overhead = prices.constant.forward_s + (prices.constant.backward_s if all(flags) else 0.0)
+    period = max(max(passes) + overhead, total / setting.num_stages + overhead) / prices.dealt
+    tail = max(p.tail_s for p in layers)
+    if prices.context.options.objective is Objective.THROUGHPUT:
+        return period / setting.microbatch_size
+    return total + setting.num_stages * overhead + (setting.num_microbatches - 1) * period + tail
+
+
+def _tied_passes(prices: SettingPrices) -> float:
+    """The most that sharing parameters inside a stage can take off the passes (ZeRO 3 gathers them once)."""
+    unit = prices.unit("parameter_bytes")
+    repeated = sum(tied.parameter_bytes * (len(tied.layers) - 1) for tied in prices.problem.graph.tied)
+    return repeated * (unit.forward_s + unit.backward_s)
 
 
 def _nothing() -> StageParts:

@@ -65,6 +65,7 @@ class _Search:
         self.best = math.inf
         self.complete = True
         self.notes: list[str] = []
+        self.uniform = uniform_links(context.problem)
 
     def run(self) -> None:
         """All batches, from the largest number of microbatches on."""
@@ -124,7 +125,7 @@ class _Search:
             return
         fit = fewest_groups(space, self.context.options.num_stages)
         if fit is not None:
-            self._keep_plan(space.plan(fit[1]))
+            self._keep_plan(space.plan(fit[1], idle_last=self.uniform))
 
     def _spaces(self, batch: tuple[int, int], degree_sets: list[tuple[int, ...]]) -> None:
         schedule = self.context.schedules[0]
@@ -209,7 +210,7 @@ class _Search:
 
     def _keep(self, space: ChainSpace, solution: Solution) -> None:
         """Remember the solution's plan."""
-        self._keep_plan(space.plan(solution.stages))
+        self._keep_plan(space.plan(solution.stages, idle_last=self.uniform))
 
     def _keep_plan(self, plan: Plan) -> None:
         """Price the plan with the cost model and remember it."""
@@ -225,7 +226,7 @@ class _Search:
         """Chain, interchangeable links, at most one tied pair."""
         problem = self.context.problem
         tied_pairs = len(problem.graph.tied) <= 1 and all(len(t.layers) <= 2 for t in problem.graph.tied)
-        return problem.index.is_chain() and tied_pairs and uniform_links(problem)
+        return problem.index.is_chain() and tied_pairs and self.uniform
 
     def _scope(self) -> str:
         tensor = self.context.problem.workload.tensor

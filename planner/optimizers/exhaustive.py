@@ -7,15 +7,14 @@ import math
 from collections.abc import Iterator
 from itertools import islice
 
-from planner.costs.communication import Group
 from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.objective import objective_s
 from planner.errors import InputError
+from planner.optimizers._assignments import Assignment, assignments, device_groups
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext
-from planner.options import Replication
 from planner.plan import Plan, Stage
 from planner.problem import Problem
-from planner.workload import Recomputation, ReplicaMode
+from planner.workload import Recomputation
 
 MAX_PLANS = 100_000
 """More plans than this are refused: about 20 seconds of pricing."""
@@ -25,9 +24,6 @@ MAX_IDEALS = 1_000
 
 Partition = tuple[int, ...]
 """The stages from the first on, each a bitset of layer positions."""
-
-Assignment = tuple[tuple[Group, ...], ...]
-"""Per stage, the device groups of its replicas."""
 
 Rank = tuple[float, int, int, tuple[int, ...], int, int, int]
 
@@ -121,106 +117,6 @@ def partitions(problem: Problem, num_stages: int) -> Iterator[Partition]:
                     yield from ((stage, *rest) for rest in chains(larger, left - 1))
 
     return chains(0, num_stages)
-
-
-def assignments(context: SearchContext, num_stages: int, batch: tuple[int, int]) -> Iterator[Assignment]:
-    """Every way to give the stages device groups, in order, up to exchange of interchangeable groups.
-
-    The replicas of one stage are of one type and memory limit. Groups may stay idle.
-    """
-    classes = interchangeable(context.problem)
-    kinds = [_kind(context.problem, groups[0]) for groups in classes]
-
-    def replicas(
-        degree: int, used: tuple[int, ...], kind: object
-    ) -> Iterator[tuple[tuple[Group, ...], tuple[int, ...]]]:
-        if degree == 0:
-            yield (), used
-            return
-        for c, groups in enumerate(classes):
-            if used[c] < len(groups) and kind in (None, kinds[c]):
-                more = (*used[:c], used[c] + 1, *used[c + 1 :])
-                for rest, end in replicas(degree - 1, more, kinds[c]):
-                    yield (groups[used[c]], *rest), end
-
-    def stages(left: int, used: tuple[int, ...]) -> Iterator[Assignment]:
-        if left == 0:
-            yield ()
-            return
-        for degree in _degrees(context, batch):
-            for first, more in replicas(degree, used, None):
-                yield from ((first, *rest) for rest in stages(left - 1, more))
-
-    wanted = stages(num_stages, (0,) * len(classes))
-    if context.options.replication is Replication.EQUAL:
-        return (placed for placed in wanted if len({len(groups) for groups in placed}) == 1)
-    return wanted
-
-
-def device_groups(problem: Problem) -> list[Group]:
-    """The groups that may hold one replica: `tensor` consecutive devices of one type and memory limit, in file order.
-
-    Devices of types without a profile are left out, and so are those that are too few to fill a group.
-    """
-    tensor = problem.workload.tensor
-    waiting: dict[object, list[str]] = {}
-    groups: list[Group] = []
-    for device in problem.cluster.devices:
-        if device.type not in problem.profile_of:
-            continue
-        members = waiting.setdefault(_kind(problem, (device.id,)), [])
-        members.append(device.id)
-        if len(members) == tensor:
-            groups.append(tuple(members))
-            members.clear()
-    return groups
-
-
-def interchangeable(problem: Problem) -> list[list[Group]]:
-    """Device groups in classes: exchanging two of one class changes no type, no limit and no route."""
-    everything = device_groups(problem)
-    classes: list[list[Group]] = []
-    for group in everything:
-        for members in classes:
-            if _alike(problem, members[0], group, everything):
-                members.append(group)
-                break
-        else:
-            classes.append([group])
-    return classes
-
-
-def _alike(problem: Problem, a: Group, b: Group, everything: list[Group]) -> bool:
-    if _kind(problem, a) != _kind(problem, b):
-        return False
-    swap = dict(zip((*a, *b), (*b, *a), strict=True))
-    devices = [device for group in everything for device in group]
-    return all(
-        _link(problem, x, y) == _link(problem, swap[x], swap.get(y, y))
-        and _link(problem, y, x) == _link(problem, swap.get(y, y), swap[x])
-        for x in (*a, *b)
-        for y in devices
-    )
-
-
-def _link(problem: Problem, a: str, b: str) -> tuple[float, float] | None:
-    route = problem.network.route(a, b)
-    return None if route is None else (route.bandwidth_bytes_per_s, route.latency_s)
-
-
-def _kind(problem: Problem, group: Group) -> tuple[str, int]:
-    return problem.devices[group[0]].type, problem.memory_limits[group[0]]
-
-
-def _degrees(context: SearchContext, batch: tuple[int, int]) -> list[int]:
-    """Degrees that leave whole samples (split) or a microbatch (dealt) to every replica."""
-    size, count = batch
-    if context.options.replication is Replication.NONE:
-        return [1]
-    most = len(device_groups(context.problem))
-    if context.options.replica_mode is ReplicaMode.DEALT:
-        return list(range(1, min(most, count) + 1))
-    return [degree for degree in range(1, most + 1) if size % degree == 0]
 
 
 def _stage_counts(context: SearchContext) -> range:

@@ -85,7 +85,7 @@ def _degrees(context: SearchContext, batch: tuple[int, int], most: int) -> list[
 
 
 def _tightest(context: SearchContext, space: ChainSpace, solution: Solution) -> tuple[str, int, int]:
-    priced = context.costs.price(space.plan(solution.stages))
+    priced = context.costs.price(space.plan(solution.stages, idle_last=False))
     over = [(s.memory.total_bytes - s.memory.limit_bytes, -n) for n, s in enumerate(priced.stages)]
     number = -max(over)[1]
     stage = priced.stages[number]

@@ -16,20 +16,18 @@ from typing import TYPE_CHECKING
 from planner.costs.communication import Group
 from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.objective import objective_s
-from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
-from planner.options import Objective, Replication
+from planner.optimizers._milp_cbc import Cbc
+from planner.optimizers._milp_highs import Highs
+from planner.optimizers._milp_prices import Setting, SettingPrices, lower_bound
+from planner.optimizers._milp_scope import degrees, device_groups, not_linear, searches_unequal_degrees, unequal_devices
+from planner.optimizers._milp_solvers import Answer, MilpSolver, SolverStatus
+from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext
 from planner.plan import Plan, Stage
-from planner.problem import Problem
 from planner.verify import verify
-from planner.workload import Recomputation, ReplicaMode
+from planner.workload import Recomputation
 
 if TYPE_CHECKING:
     from planner.optimizers._milp_model import PartitionModel
-    from planner.optimizers._milp_prices import Setting, SettingPrices
-    from planner.optimizers._milp_solvers import Answer, MilpSolver
-
-MAX_DEVICES = 256
-"""Clusters of more devices are refused: their routes would all have to be compared."""
 
 MAX_BINARIES = 20_000
 """Settings with more binaries than this are left out (and nothing is proven then): the model alone takes too long."""
@@ -54,16 +52,12 @@ class Milp:
 
     def supports(self, context: SearchContext) -> str:
         """One class of interchangeable devices, and prices that are linear in the layers of a stage."""
-        from planner.optimizers._milp_solvers import choose_solver
-
         if choose_solver(self._solver) is None:
             return "no MILP solver is installed: install highspy or a CBC binary"
-        return _unequal_devices(context.problem) or _not_linear(context.problem)
+        return unequal_devices(context.problem) or not_linear(context.problem)
 
     def search(self, context: SearchContext) -> Outcome:
         """All settings, or as many as the time allows."""
-        from planner.optimizers._milp_solvers import choose_solver
-
         solver = choose_solver(self._solver)
         assert solver is not None
         search = _Search(context, solver)
@@ -84,7 +78,7 @@ class _Search:
         """Most promising settings first."""
         self.found += self.context.incumbents
         ranked = sorted(
-            ((_lower_bound(self.context, prices), prices) for prices in self._settings()),
+            ((lower_bound(prices), prices) for prices in self._settings()),
             key=lambda item: (item[0], item[1].setting.num_stages),
         )
         for number, (bound, prices) in enumerate(ranked):
@@ -104,7 +98,7 @@ class _Search:
 
     def outcome(self) -> Outcome:
         """Candidates by value. Bound and exactness are claimed only when all degrees that were asked for are equal."""
-        everything = not _searches_unequal_degrees(self.context)
+        everything = not searches_unequal_degrees(self.context)
         ranked = sorted(self.found, key=lambda c: (c.objective_s, len(c.plan.stages)))
         if not everything:
             self.notes.append("milp searched equal replication degrees only, and proves nothing about others")
@@ -125,12 +119,10 @@ class _Search:
         return min(min(self.bounds), self.best)
 
     def _settings(self) -> Iterator[SettingPrices]:
-        from planner.optimizers._milp_prices import Setting, SettingPrices
-
         context, groups = self.context, device_groups(self.context.problem)
         wanted, schedule = context.options.num_stages, context.schedules[0]
         for size, count in context.batches():
-            for replicas in _degrees(context, (size, count), len(groups)):
+            for replicas in degrees(context, (size, count), len(groups)):
                 most = min(len(context.problem.index), len(groups) // replicas)
                 for stages in range(1, most + 1):
                     if wanted in (None, stages):
@@ -173,8 +165,6 @@ class _Search:
 
     def _settle(self, prices: SettingPrices, model: PartitionModel, answer: Answer, bound: float) -> bool:
         """Take what the solver found; False when the solution fails exact pricing and the model was cut."""
-        from planner.optimizers._milp_solvers import SolverStatus
-
         proven = max(bound, answer.bound * model.unit_s) if answer.bound is not None else bound
         if answer.values:
             stage_of = model.stage_of(answer.values)
@@ -221,87 +211,6 @@ class _Search:
         return {}
 
 
-def device_groups(problem: Problem) -> list[Group]:
-    """Groups of `tensor` devices that have a profile, in listed order."""
-    tensor = problem.workload.tensor
-    ids = [device.id for device in problem.cluster.devices if device.type in problem.profile_of]
-    return [tuple(ids[k : k + tensor]) for k in range(0, len(ids) - tensor + 1, tensor)]
-
-
-def _unequal_devices(problem: Problem) -> str:
-    """Why the devices are not interchangeable; empty when they are."""
-    ids = [device.id for device in problem.cluster.devices if device.type in problem.profile_of]
-    if len(ids) < problem.workload.tensor:
-        return f"there are fewer devices than the tensor degree {problem.workload.tensor}"
-    if len(ids) > MAX_DEVICES:
-        return f"it compares the routes of at most {MAX_DEVICES} devices (here {len(ids)})"
-    if len({(problem.devices[d].type, problem.memory_limits[d]) for d in ids}) > 1:
-        return "the devices differ in type or memory: use chain_dp or ideal_dp"
-    seen = set()
-    for number, a in enumerate(ids):
-        for b in ids[number + 1 :]:
-            route = problem.network.route(a, b)
-            seen.add((route.bandwidth_bytes_per_s, route.latency_s) if route else None)
-            if len(seen) > 1 or None in seen:
-                return "the links between the devices are not all alike: use chain_dp or ideal_dp"
-    return ""
-
-
-def _not_linear(problem: Problem) -> str:
-    """What the model cannot express about tied parameters; empty when it can."""
-    training = problem.training
-    if training is None or not problem.graph.tied:
-        return ""
-    trainable = {layer.id for layer in problem.graph.layers if layer.trainable}
-    if any(sum(name in trainable for name in tied.layers) > 2 for tied in problem.graph.tied):
-        return "more than two trainable layers share parameters"
-    if training.zero >= 3 and not all(problem.index.runs_backward):
-        return "tied parameters under ZeRO stage 3 with frozen layers"
-    return ""
-
-
-def _degrees(context: SearchContext, batch: tuple[int, int], num_groups: int) -> list[int]:
-    """Degrees that leave whole samples (split) or a microbatch (dealt) to every replica."""
-    size, count = batch
-    if context.options.replication is Replication.NONE:
-        return [1]
-    if context.options.replica_mode is ReplicaMode.DEALT:
-        return list(range(1, min(num_groups, count) + 1))
-    return [degree for degree in divisors(size) if degree <= num_groups]
-
-
-def _searches_unequal_degrees(context: SearchContext) -> bool:
-    """Whether plans with different degrees per stage are asked for and possible."""
-    if context.options.replication is not Replication.ANY:
-        return False
-    groups = len(device_groups(context.problem))
-    most = min(len(context.problem.index), groups)
-    degrees = {d for batch in context.batches() for d in _degrees(context, batch, groups - 1)}
-    return most > 1 and len(degrees) > 1 and context.options.num_stages != 1
-
-
-def _lower_bound(context: SearchContext, prices: SettingPrices) -> float:
-    """No plan of the setting is better: work shared evenly, the heaviest layer, no transfer, the largest tail."""
-    problem, setting = context.problem, prices.setting
-    flags = problem.index.runs_backward
-    layers = [prices.layer(v) for v in range(len(flags))]
-    passes = [p.forward_s + (p.backward_s if runs else 0.0) for p, runs in zip(layers, flags, strict=True)]
-    total = sum(passes) - _tied_passes(prices)
-    overhead = prices.constant.forward_s + (prices.constant.backward_s if all(flags) else 0.0)
-    period = max(max(passes) + overhead, total / setting.num_stages + overhead) / prices.dealt
-    tail = max(p.tail_s for p in layers)
-    if context.options.objective is Objective.THROUGHPUT:
-        return period / setting.microbatch_size
-    return total + setting.num_stages * overhead + (setting.num_microbatches - 1) * period + tail
-
-
-def _tied_passes(prices: SettingPrices) -> float:
-    """The most that sharing parameters inside a stage can take off the passes (ZeRO 3 gathers them once)."""
-    unit = prices.unit("parameter_bytes")
-    repeated = sum(tied.parameter_bytes * (len(tied.layers) - 1) for tied in prices.problem.graph.tied)
-    return repeated * (unit.forward_s + unit.backward_s)
-
-
 def _plan(context: SearchContext, setting: Setting, groups: list[Group], stage_of: list[int]) -> Plan:
     layers, training = context.problem.index.layers, context.problem.training
     return Plan(
@@ -320,3 +229,12 @@ def _plan(context: SearchContext, setting: Setting, groups: list[Group], stage_o
         num_microbatches=setting.num_microbatches,
         replica_mode=context.options.replica_mode,
     )
+
+
+def choose_solver(name: str = "") -> MilpSolver | None:
+    """The named solver, or HiGHS where it can be imported, else CBC; None when there is none."""
+    solvers: tuple[MilpSolver, ...] = (Highs(), Cbc())
+    for solver in solvers:
+        if name in ("", solver.name) and solver.available():
+            return solver
+    return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import ExportError, InputError, RunError
-from planner.grid import Grid, grid_of
+from planner.grid import Grid, check_microbatches, grid_of
 from planner.plan import Plan
 from planner.runtime.launch import Launcher
 from planner.runtime.merge import merge
@@ -83,6 +83,7 @@ def check_runnable(plan: Plan) -> Grid:
     if plan.schedule not in RUNNABLE_SCHEDULES:
         known = " or ".join(RUNNABLE_SCHEDULES)
         raise ExportError(f"{ENGINE} has no schedule {plan.schedule!r}: plan with {known}", pointer="/schedule")
+    check_microbatches(plan, ENGINE)
     return grid
 
 

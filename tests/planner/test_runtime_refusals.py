@@ -53,6 +53,7 @@ REFUSED = [
         "stage 1 has a replica of several devices",
         "/stages/1/replicas",
     ),
+    (dataclasses.replace(PLAN, num_microbatches=1), "1 microbatches for 2 stages", "/num_microbatches"),
     (dataclasses.replace(PLAN, schedule="chimera"), "no schedule 'chimera': plan with 1f1b or gpipe", "/schedule"),
 ]
 
