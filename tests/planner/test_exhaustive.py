@@ -11,8 +11,9 @@ from strategies import best, chain_problem, context_of, flat_cluster, search
 from planner.cluster import Cluster, Device, DeviceType, Link
 from planner.costs.model import CostModel
 from planner.graph import Edge, Layer, LayerGraph
+from planner.optimizers._assignments import assignments, device_groups, interchangeable
 from planner.optimizers.base import OPTIMIZERS, Clock, SearchContext
-from planner.optimizers.exhaustive import assignments, count_plans, device_groups, ideals, interchangeable, partitions
+from planner.optimizers.exhaustive import count_plans, ideals, partitions
 from planner.options import Replication, SearchOptions
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile

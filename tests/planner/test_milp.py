@@ -15,12 +15,15 @@ from strategies import assert_same_objective, chain_problem, context_of, dag_pro
 from planner.cluster import Cluster, Device, DeviceType, Link
 from planner.costs.model import CostModel
 from planner.graph import Edge, Layer, LayerGraph, TiedParameters
-from planner.optimizers import _milp_solvers as solvers
+from planner.optimizers import _milp_cbc as cbc
+from planner.optimizers._milp_cbc import Cbc
+from planner.optimizers._milp_highs import Highs
 from planner.optimizers._milp_model import PartitionModel
 from planner.optimizers._milp_prices import Setting, SettingPrices
-from planner.optimizers._milp_solvers import Cbc, Highs, SolverStatus, choose_solver
+from planner.optimizers._milp_scope import device_groups
+from planner.optimizers._milp_solvers import SolverStatus
 from planner.optimizers.base import OPTIMIZERS, Clock, SearchContext
-from planner.optimizers.milp import Milp, device_groups
+from planner.optimizers.milp import Milp, choose_solver
 from planner.options import Objective, Replication, SearchModel, SearchOptions
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
@@ -203,7 +206,7 @@ def test_unequal_devices_and_links_are_refused(diamond: Problem) -> None:
     "answers", ["", "Optimal - objective value 3.0\n", "Optimal - objective value 3.0\n 0 x0 1 0\n"]
 )
 def test_cut_off_solution_files_are_no_solutions(answers: str) -> None:
-    answer = solvers._cbc_answer(answers, "", ["x0", "x1"])
+    answer = cbc._cbc_answer(answers, "", ["x0", "x1"])
     assert answer.status is SolverStatus.FAILED
     assert answer.values == {}
 
@@ -211,14 +214,14 @@ def test_cut_off_solution_files_are_no_solutions(answers: str) -> None:
 def test_a_stopped_cbc_is_not_optimal() -> None:
     log = "After 5 nodes, 4 on tree, 18.5 best solution, best possible 16.26156 (0.23 seconds)\nLower bound: 16.262\n"
     body = "      0 x0  1  0\n** 1 x1 0.5 0\n"
-    stopped = solvers._cbc_answer(f"Stopped on time - objective value 18.5\n{body}", log, ["x0", "x1"])
+    stopped = cbc._cbc_answer(f"Stopped on time - objective value 18.5\n{body}", log, ["x0", "x1"])
     assert stopped.status is SolverStatus.FEASIBLE
     assert stopped.bound is not None
     assert 16.261 < stopped.bound < 16.26156
-    relaxed = solvers._cbc_answer(f"Stopped on time (no integer solution - continuous used)\n{body}", log, ["x0"])
+    relaxed = cbc._cbc_answer(f"Stopped on time (no integer solution - continuous used)\n{body}", log, ["x0"])
     assert relaxed.status is SolverStatus.LIMIT
     assert relaxed.values == {}
-    assert solvers._cbc_answer("Infeasible - objective value 1\n", log, ["x0"]).status is SolverStatus.INFEASIBLE
+    assert cbc._cbc_answer("Infeasible - objective value 1\n", log, ["x0"]).status is SolverStatus.INFEASIBLE
 
 
 def test_a_solver_that_hangs_is_killed_with_its_children(
@@ -229,8 +232,8 @@ def test_a_solver_that_hangs_is_killed_with_its_children(
     script = tmp_path / "cbc"
     script.write_text(f"#!/bin/sh\ntrap '' INT\nsleep 600 &\necho $$ $! > {pids}\nwait\nwait\n")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(solvers, "GRACE_S", 2.0)
-    monkeypatch.setattr(solvers, "INTERRUPT_S", 0.2)
+    monkeypatch.setattr(cbc, "GRACE_S", 2.0)
+    monkeypatch.setattr(cbc, "INTERRUPT_S", 0.2)
     answer = Cbc(str(script)).solve(model_of(context_of(diamond, EQUAL), 2).lp, limit_s=0.05, seed=0, start={})
     assert answer.status is SolverStatus.FAILED
     for pid in map(int, pids.read_text().split()):
@@ -266,8 +269,8 @@ def _ended(pid: int) -> bool:
 
 
 def test_options_of_cbc_are_numbers() -> None:
-    assert solvers._cbc_arguments(1.5, -1, True).count("-sec") == 1
-    words = [a for a in solvers._cbc_arguments(1.5, -1, True) if not a.startswith("-")]
+    assert cbc._cbc_arguments(1.5, -1, True).count("-sec") == 1
+    words = [a for a in cbc._cbc_arguments(1.5, -1, True) if not a.startswith("-")]
     assert all(w in ("model.mps", "start.mst", "solution.txt", "elapsed", "all") or float(w) >= 0 for w in words)
 
 

@@ -31,7 +31,6 @@ from planner.profile import CostTable, LayerCost, Profile
 from planner.simulation.estimate import simulate_plan
 from planner.verify import verify
 
-
 SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
