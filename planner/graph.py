@@ -26,8 +26,8 @@ class Layer:
     is the activation volume that a tensor-parallel group all-reduces in one forward pass (with sequence parallelism:
     all-gathers and reduce-scatters of the same volume); the backward pass moves as much again. `visits` is the
     expected number of executions per sample. `entry` is the module at whose beginning the layer starts, where that is
-    not the module that gives the layer its id (a final norm before `lm_head`): engines split there. Frozen layers (`trainable=False`) hold no gradient and no optimizer
-    state.
+    not the module that gives the layer its id (a final norm before `lm_head`): engines split there. Frozen layers
+    (`trainable=False`) hold no gradient and no optimizer state.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG

@@ -27,36 +27,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.costs.bottleneck import Cut, DeviceClass
 from planner.ideals import Groups, bits, set_of
 
 Array = NDArray[Any]
 MAX_INT64_TOTAL = 2**62
 ROUNDING = 1 - 1e-9
 """Differences of prefix sums are trusted to this factor where they rule something out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """One tensor. `groups` (bitset) make or read it; a stage that cuts it pays `cost_s` and, as a reader, holds
-    `received_bytes`, as its maker `returned_bytes` (the gradient)."""
-
-    groups: int
-    cost_s: float
-    received_bytes: int = 0
-    returned_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceClass:
-    """`count` equal devices. `work_s` per group (infinite: cannot run it), `overhead_s` once per stage; `size_bytes`
-    per group and `limit_bytes` per device; `pays` is False for devices that transfer in no time."""
-
-    count: int
-    work_s: Sequence[float]
-    size_bytes: Sequence[int]
-    limit_bytes: int
-    overhead_s: float = 0.0
-    pays: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,22 +13,17 @@ that leaves memory out does not fit, a second pass counts all of it and finds a 
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
-from planner.cluster import DeviceKind
-from planner.costs.compute import UNSUPPORTED_S
-from planner.costs.memory import MAX_DENOMINATOR
+from planner.costs.bottleneck import bottleneck_instance
 from planner.costs.objective import objective_s
-from planner.costs.parts import carries_gradient
 from planner.errors import LimitError
-from planner.ideals import Groups, enumerate_ideals, group_layers, set_of
+from planner.ideals import Groups, enumerate_ideals, group_layers
 from planner.optimizers._chain_space import device_classes
-from planner.optimizers._ideal_kernel import Bottleneck, Cut, DeviceClass, min_bottleneck
+from planner.optimizers._ideal_kernel import Bottleneck, min_bottleneck
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext
 from planner.optimizers.chain_dp import uniform_links
 from planner.options import Objective, Replication, SearchModel
 from planner.plan import Plan, Stage
-from planner.profile import DTYPE_BYTES
 from planner.schedules import SCHEDULES, PipelineShape
 from planner.workload import Recomputation, ReplicaMode
 
@@ -97,36 +92,20 @@ class _Search:
                 self._keep(whole)
 
     def _solve(self, *, whole_memory: bool) -> Bottleneck | None:
+        instance = bottleneck_instance(
+            self.problem,
+            self.context.costs,
+            (self.samples, self.num_microbatches),
+            held=self._held(whole_memory),
+            whole_memory=whole_memory,
+        )
         return min_bottleneck(
             self.groups,
             self.ideals,
-            [self._device_class(number, whole_memory) for number in range(len(self.classes))],
-            self._cuts(),
+            instance.classes,
+            instance.cuts,
             num_stages=self.context.options.num_stages,
             expired=self.context.clock.expired,
-        )
-
-    def _device_class(self, number: int, whole_memory: bool) -> DeviceClass:
-        """Seconds and bytes per group. `whole_memory` adds what depends on the stage: all it can at most be."""
-        problem, device = self.problem, self.classes[number][0][0]
-        kind = problem.devices[device].type
-        prices = self.context.costs.layer_prices(kind, self.samples, 1)
-        held = self._held(whole_memory)
-        size = [
-            static + held * kept for static, kept in zip(self._static_bytes(kind), prices.activation_bytes, strict=True)
-        ]
-        work = [
-            f + b + o / self.num_microbatches if f < UNSUPPORTED_S else math.inf
-            for f, b, o in zip(prices.forward_s, prices.backward_s, prices.optimizer_s, strict=True)
-        ]
-        passes = 2 if problem.training and all(problem.index.runs_backward) else 1
-        return DeviceClass(
-            count=len(self.classes[number]),
-            work_s=[sum(work[i] for i in members) for members in self.groups.layers],
-            size_bytes=[sum(size[i] for i in members) for members in self.groups.layers],
-            limit_bytes=problem.memory_limits[device] - (max(prices.workspace_bytes) if whole_memory else 0),
-            overhead_s=passes * problem.profile_of[kind].action_overhead_s,
-            pays=problem.device_types[kind].kind is not DeviceKind.CPU,
         )
 
     def _held(self, whole_memory: bool) -> int:
@@ -141,45 +120,6 @@ class _Search:
             forward_only=self.problem.training is None,
         )
         return max(SCHEDULES[self.context.schedules[0]].in_flight(shape, stage) for stage in range(stages))
-
-    def _static_bytes(self, kind: str) -> list[int]:
-        """Per layer: weights, gradients and optimizer state, rounded down (whole bytes are checked on the plan)."""
-        work, training = self.problem.workload, self.problem.training
-        size = DTYPE_BYTES[self.problem.profile_of[kind].dtype]
-        weights = Fraction(work.weight_bytes_per_parameter).limit_denominator(MAX_DENOMINATOR)
-        state = Fraction(0)
-        if training is not None:
-            for value in (training.gradient_bytes_per_parameter, training.optimizer_bytes_per_parameter):
-                state += Fraction(value).limit_denominator(MAX_DENOMINATOR)
-        return [
-            math.floor(layer.parameter_bytes * (weights + (state if layer.trainable else 0)) / size)
-            for layer in self.problem.index.layers
-        ]
-
-    def _cuts(self) -> list[Cut]:
-        """The tensors between groups; those between the same groups are one."""
-        route = self._route_bandwidth()
-        index, made = self.problem.index, dict[int, Cut]()
-        for number, tensor in enumerate(index.tensors):
-            groups = set_of({self.groups.of_layer[i] for i in (tensor.source, *tensor.targets)})
-            if not groups & groups - 1:
-                continue
-            num_bytes = self.samples * tensor.bytes_per_sample
-            returned = num_bytes if self.problem.training and carries_gradient(index, number) else 0
-            here = Cut(
-                groups=groups,
-                cost_s=(num_bytes + returned) / route,
-                received_bytes=num_bytes,
-                returned_bytes=returned,
-            )
-            made[groups] = _sum(made[groups], here) if groups in made else here
-        return list(made.values())
-
-    def _route_bandwidth(self) -> float:
-        """The one bandwidth between devices; any where there is one device."""
-        ids = [group[0] for members in self.classes for group in members]
-        route = self.problem.network.route(ids[0], ids[1]) if len(ids) > 1 else None
-        return route.bandwidth_bytes_per_s if route else math.inf
 
     def _keep(self, solution: Bottleneck) -> bool:
         """Price the plan with the cost model; remember it if it fits."""
@@ -213,12 +153,3 @@ def _covers(context: SearchContext) -> bool:
         return True
     split = context.options.replica_mode is ReplicaMode.SPLIT
     return all((size if split else count) == 1 for size, count in context.batches())
-
-
-def _sum(a: Cut, b: Cut) -> Cut:
-    return Cut(
-        groups=a.groups,
-        cost_s=a.cost_s + b.cost_s,
-        received_bytes=a.received_bytes + b.received_bytes,
-        returned_bytes=a.returned_bytes + b.returned_bytes,
-    )

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cluster import Cluster, Device, DeviceType, Link
+from planner.costs.bottleneck import Cut, DeviceClass
 from planner.costs.model import CostModel
 from planner.errors import LimitError
 from planner.graph import Edge, GraphIndex, Layer, LayerGraph, TiedParameters
 from planner.ideals import bits, enumerate_ideals, group_layers
 from planner.optimizers import OPTIMIZERS
 from planner.optimizers import ideal_dp as module
-from planner.optimizers._ideal_kernel import Cut, DeviceClass, min_bottleneck
+from planner.optimizers._ideal_kernel import min_bottleneck
 from planner.optimizers.base import Clock, SearchContext
 from planner.options import Objective, SearchModel, SearchOptions
 from planner.problem import Problem
