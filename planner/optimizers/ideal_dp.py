@@ -69,7 +69,7 @@ class IdealDP:
             and bool(found or math.isinf(bound))
             and (not found or found[0].objective_s <= bound * EXACT),
             scope=SCOPE,
-            bound_s=bound if 0 < bound < math.inf else None,
+            bound_s=bound if _covers(context) and 0 < bound < math.inf else None,
             finished=all(search.finished for search in searches),
         )
 
