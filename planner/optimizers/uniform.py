@@ -48,16 +48,20 @@ def equal_sizes(num_layers: int, num_stages: int) -> list[int]:
 
 
 def listed_groups(problem: Problem) -> list[Group]:
-    """Groups of `tensor` devices of one type, in listed order."""
-    tensor, waiting, groups = problem.workload.tensor, dict[str, list[str]](), list[Group]()
+    """Groups of `tensor` devices of one type and memory limit, in listed order."""
+    tensor, waiting, groups = problem.workload.tensor, dict[object, list[str]](), list[Group]()
     for device in problem.cluster.devices:
         if device.type in problem.profile_of:
-            members = waiting.setdefault(device.type, [])
+            members = waiting.setdefault(_kind(problem, device.id), [])
             members.append(device.id)
             if len(members) == tensor:
                 groups.append(tuple(members))
                 members.clear()
     return groups
+
+
+def _kind(problem: Problem, device: str) -> tuple[str, int]:
+    return problem.devices[device].type, problem.memory_limits[device]
 
 
 def _stage_counts(context: SearchContext) -> list[int]:
@@ -94,7 +98,9 @@ def _plan(context: SearchContext, num_stages: int, batch: tuple[int, int]) -> Pl
 
 
 def _candidate(context: SearchContext, plan: Plan) -> Candidate | None:
-    """The plan with its value, unless something is wrong with it."""
+    """The plan with its value, unless something is wrong with it or a stage mixes unequal devices (no search does)."""
+    if any(len({_kind(context.problem, group[0]) for group in stage.replicas}) > 1 for stage in plan.stages):
+        return None
     if verify(plan, context.problem, context.costs):
         return None
     priced = context.costs.price(plan)
