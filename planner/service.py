@@ -22,8 +22,17 @@ from planner.simulation.estimate import simulate_plan
 from planner.timeline import Estimate, Timeline
 from planner.verify import verify
 
-PROVEN_GAP = 1e-9
+PROVEN_GAP = 1e-6
 """A relative gap up to which a plan counts as proven optimal in its search model."""
+
+PORTFOLIO = ("uniform", "chain_dp", "ideal_dp", "milp")
+"""What `auto` runs, in order, until one has proven its plan optimal."""
+
+WARM_STARTS = {"milp": ("chain_dp",)}
+"""What runs before a named optimizer, to give it a plan to start from."""
+
+ROUNDING = 1e-9
+"""Values that differ by less, relatively, are equal: they were summed in another order."""
 
 TIE = 0.03
 """Predicted times that differ by less are ties: predictions are no better than that."""
@@ -96,13 +105,13 @@ def _search(context: SearchContext) -> dict[str, Outcome]:
     """Run the named optimizer, or the portfolio: a baseline, the DP, and MILP or ideals where the DP proves nothing."""
     named = context.options.optimizer
     outcomes: dict[str, Outcome] = {}
-    for name in ("uniform", "chain_dp", "ideal_dp", "milp") if named == "auto" else (named,):
-        if name not in OPTIMIZERS or (named == "auto" and any(outcome.exact for outcome in outcomes.values())):
-            continue
+    for name in PORTFOLIO if named == "auto" else (*WARM_STARTS.get(named, ()), named):
+        if named == "auto" and any(outcome.exact for outcome in outcomes.values()):
+            break
         optimizer = OPTIMIZERS[name]
         refusal = optimizer.supports(context)
         if refusal:
-            if named != "auto":
+            if name == named:
                 raise InputError(
                     f"optimizer {name!r} cannot search this problem: {refusal}", pointer="/options/optimizer"
                 )
@@ -149,7 +158,7 @@ def _best_schedule(context: SearchContext, candidate: Candidate) -> tuple[Candid
         if verify(trial.plan, context.problem, context.costs):
             continue
         _, priced = simulate_plan(context.problem, trial.plan, context.costs)
-        if best is None or priced.iteration_time_s < best[1].iteration_time_s * (1 - PROVEN_GAP):
+        if best is None or priced.iteration_time_s < best[1].iteration_time_s * (1 - ROUNDING):
             best = (trial, priced)
     return best
 
@@ -266,7 +275,7 @@ def _certificate(
     context: SearchContext, quantity: str, value: float, bounds: list[tuple[float | None, str, str]]
 ) -> Certificate:
     bound, method, scope = max(((b, m, s) for b, m, s in bounds if b is not None), key=lambda item: item[0])
-    if bound > value * (1 + PROVEN_GAP):
+    if bound > value * (1 + ROUNDING):
         raise InternalError(f"the bound {method!r} says {bound!r} s, but a plan takes {value!r} s")
     bound = min(bound, value)
     return Certificate(

@@ -2,7 +2,7 @@
 
 Minimises the throughput objective in the `blocking` search model over stages of any shape, one device each, on any mix
 of device types: which layers form a stage, which type runs it, how many stages there are. The recurrence is in
-`_ideal_kernel`. It works as long as the graph has few ideals (chains with skips and short branches).
+`planner.partition.exact_pass`. It works as long as the graph has few ideals (chains with skips and short branches).
 
 Exact within its scope, and the value is a lower bound, except where the recurrence has to simplify: then it leaves out
 (latency of messages, the backward overhead of stages that only partly run backward, microbatches in flight and
@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import math
 
-from planner.costs.bottleneck import bottleneck_instance
 from planner.costs.objective import objective_s
 from planner.errors import LimitError
 from planner.ideals import Groups, enumerate_ideals, group_layers
 from planner.optimizers._chain_space import device_classes
-from planner.optimizers._ideal_kernel import Bottleneck, min_bottleneck
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext
 from planner.optimizers.chain_dp import uniform_links
 from planner.options import Objective, Replication, SearchModel
+from planner.partition.exact_pass import Bottleneck, min_bottleneck
+from planner.partition.instance import bottleneck_instance
 from planner.plan import Plan, Stage
 from planner.schedules import SCHEDULES, PipelineShape
 from planner.workload import Recomputation, ReplicaMode

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from planner.costs.communication import Group
 from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.objective import objective_s
-from planner.optimizers._milp_cbc import Cbc
-from planner.optimizers._milp_highs import Highs
 from planner.optimizers._milp_prices import Setting, SettingPrices, lower_bound
 from planner.optimizers._milp_scope import degrees, device_groups, not_linear, searches_unequal_degrees, unequal_devices
-from planner.optimizers._milp_solvers import Answer, MilpSolver, SolverStatus
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext
 from planner.plan import Plan, Stage
+from planner.solvers.base import Answer, MilpSolver, SolverStatus
+from planner.solvers.cbc import Cbc
+from planner.solvers.highs import Highs
 from planner.verify import verify
 from planner.workload import Recomputation
 

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cluster import Cluster, Device, DeviceType, Link
-from planner.costs.bottleneck import Cut, DeviceClass
 from planner.costs.model import CostModel
 from planner.errors import LimitError
 from planner.graph import Edge, GraphIndex, Layer, LayerGraph, TiedParameters
 from planner.ideals import bits, enumerate_ideals, group_layers
 from planner.optimizers import OPTIMIZERS
 from planner.optimizers import ideal_dp as module
-from planner.optimizers._ideal_kernel import min_bottleneck
 from planner.optimizers.base import Clock, SearchContext
 from planner.options import Objective, SearchModel, SearchOptions
+from planner.partition.exact_pass import min_bottleneck
+from planner.partition.instance import Cut, DeviceClass
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
 from planner.verify import verify

@@ -15,18 +15,18 @@ from strategies import assert_same_objective, chain_problem, context_of, dag_pro
 from planner.cluster import Cluster, Device, DeviceType, Link
 from planner.costs.model import CostModel
 from planner.graph import Edge, Layer, LayerGraph, TiedParameters
-from planner.optimizers import _milp_cbc as cbc
-from planner.optimizers._milp_cbc import Cbc
-from planner.optimizers._milp_highs import Highs
 from planner.optimizers._milp_model import PartitionModel
 from planner.optimizers._milp_prices import Setting, SettingPrices
 from planner.optimizers._milp_scope import device_groups
-from planner.optimizers._milp_solvers import SolverStatus
 from planner.optimizers.base import OPTIMIZERS, Clock, SearchContext
 from planner.optimizers.milp import Milp, choose_solver
 from planner.options import Objective, Replication, SearchModel, SearchOptions
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
+from planner.solvers import cbc
+from planner.solvers.base import SolverStatus
+from planner.solvers.cbc import Cbc
+from planner.solvers.highs import Highs
 
 EQUAL = SearchOptions(replication=Replication.EQUAL)
 SOLVERS = ["cbc", "highs"]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from planner.optimizers._milp_solvers import GRACE_S, MODEL_FILE, Answer, SolverStatus, less
+from planner.solvers.base import GRACE_S, MODEL_FILE, Answer, SolverStatus, less
 
 BOUND_MARGIN = 1e-6
 """Relative margin taken off the dual bound: tolerances are 1e-7 to 1e-6 on rows of order 1 to 1000."""

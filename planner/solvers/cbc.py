@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from planner.optimizers._milp_solvers import GRACE_S, MODEL_FILE, Answer, SolverStatus, less
+from planner.solvers.base import GRACE_S, MODEL_FILE, Answer, SolverStatus, less
 
 START_FILE, SOLUTION_FILE, LOG_FILE = "start.mst", "solution.txt", "solver.log"
 

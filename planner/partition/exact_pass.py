@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.costs.bottleneck import Cut, DeviceClass
 from planner.ideals import Groups, bits, set_of
+from planner.partition.instance import Cut, DeviceClass
 
 Array = NDArray[Any]
 MAX_INT64_TOTAL = 2**62

@@ -1,0 +1,1 @@
+"""The bottleneck partitioning problem: instances in hypergraph form, contractions, exact passes."""
