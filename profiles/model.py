@@ -17,10 +17,11 @@ from planner.workload import Inference, Training
 
 
 class Grain(StrEnum):
-    """How fine a traced model is cut into layers: repeated blocks (transformer layers), or single modules."""
+    """How fine a traced model is cut into layers: repeated blocks (transformer layers), modules, or operators."""
 
     BLOCK = "block"
     MODULE = "module"
+    OPERATOR = "operator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ def group(module: fx.GraphModule, model: nn.Module, grain: Grain) -> dict[str, s
     if grain is Grain.BLOCK and any(run.in_block for run in runs):
         runs = _join_loose(runs)
     layer_of: dict[str, str] = {}
-    for run, name in zip(runs, _unique([run.path or "model" for run in runs]), strict=True):
+    for run, name in zip(runs, unique_names([run.path or "model" for run in runs]), strict=True):
         layer_of.update((node.name, name) for node in run.nodes)
     for node in module.graph.nodes:  # an element of a tuple lives where the tuple is made
         if node.target is operator.getitem and node.args[0].name in layer_of:
@@ -173,7 +173,8 @@ def _same(first: Run, second: Run) -> bool:
     return (first.path, first.call) == (second.path, second.call)
 
 
-def _unique(names: list[str]) -> Iterator[str]:
+def unique_names(names: list[str]) -> Iterator[str]:
+    """Each name once; later ones get `#2`, `#3` ...; `loss` is taken by the loss layer."""
     seen: Counter[str] = Counter({LOSS_LAYER: 1})
     for name in names:
         seen[name] += 1
