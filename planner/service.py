@@ -260,6 +260,7 @@ def _certificates(context: SearchContext, outcomes: dict[str, Outcome], best: _F
         batches=tuple(context.batches()),
         replication=context.options.replication,
         replica_mode=context.options.replica_mode,
+        schedules=context.schedules,
     )
     everything = "all plans at the allowed batch sizes, on whole device groups"
     bounds = [(b.objective_s(query), b.name, everything) for b in BOUNDS]

@@ -28,6 +28,7 @@ class BoundQuery:
     batches: tuple[tuple[int, int], ...]
     replication: Replication
     replica_mode: ReplicaMode
+    schedules: tuple[str, ...] = ("1f1b", "gpipe")
 
     @cached_property
     def groups(self) -> dict[str, int]:

@@ -1,0 +1,273 @@
+"""The pipeline bound: the best that any division of a chain can do in a synchronous iteration.
+
+Theorem. With M microbatches and an unsplit backward, let stage s have P_s = F_s + B_s seconds of passes per microbatch,
+c_s seconds of transfers into it (activations and gradients), t_s seconds of all-reduce and optimizer step. Every
+schedule takes at least
+
+    max over s of [ sum_{i<s} P_i  +  sum_{i<=s} c_i  +  M P_s ]
+
+and, with the tails,
+
+    T >= sum_{i<s} F_i + forward transfers + M P_s + max( t_s, sum_{i<s} B_i + backward transfers + t_0 )
+
+Proof. Before its first forward, stage s waits for one microbatch to pass the stages before it and the transfers between
+(all forward parts). It works M P_s. After its last backward, the last gradient passes the same stages back (all
+backward parts), after which the first stage still has its tail; beside that, stage s has its own tail after its last
+backward. Replicas that are dealt whole microbatches share the M: the busiest has ceil(M / r) of them.
+
+The bound is the smallest value of this maximum over all divisions, found by asking for a value V whether a division
+stays below it. Prefixes compare by two sums (forward and backward way); taking the smaller of each over all divisions
+of the prefix into the same number of device groups is a relaxation, hence sound. It is tight where stages have equal
+degrees: the sums of a prefix then do not depend on its division, transfers apart.
+
+Memory is relaxed soundly: a stage before layer j holds at least 1 + need(j) microbatches (if there are), need(j)
+the fewest stages in which the layers from j on fit. Prices are the least over device types and places in the cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.bounds._places import Places
+from planner.bounds.base import BOUNDS, BoundQuery, lowered
+from planner.costs.compute import CANNOT_RUN_S
+from planner.costs.intervals import Array, cut_bytes, interval_parts
+from planner.costs.memory import memory_bytes, total_bytes
+from planner.costs.parts import StageParts
+from planner.costs.stage import StageSetting, stage_seconds
+from planner.options import Objective
+from planner.schedules import SCHEDULES, PipelineShape
+from planner.workload import Recomputation, ReplicaMode
+
+RELATIVE_STEP = 1e-5
+"""The search for the smallest value stops when it is known this well; the bound is its lower end."""
+
+MAX_CELLS = 5e8
+"""Largest table (groups x degrees x layers squared) that is tried."""
+
+
+@BOUNDS.register
+class PipelineBound:
+    """Minimises the theorem's maximum over all divisions of a chain, degrees and batches. Only for chains."""
+
+    name = "pipeline"
+
+    def objective_s(self, query: BoundQuery) -> float | None:
+        """Bounds no closed form."""
+        return None
+
+    def iteration_s(self, query: BoundQuery) -> float | None:
+        """Bound on the simulated iteration time; None for graphs that are no chains, or too large."""
+        index = query.problem.index
+        if query.objective is not Objective.ITERATION_TIME or not index.is_chain():
+            return None
+        cells = sum(query.groups.values()) * len(query.degrees(*max(query.batches))) * len(index) ** 2
+        if cells > MAX_CELLS:
+            return None
+        best = math.inf
+        places = Places(query)
+        for batch in query.batches:
+            best = min(best, _smallest(_Division(query, places, batch), best))
+        return lowered(best) if math.isfinite(best) else None
+
+
+def _smallest(division: _Division, known: float) -> float:
+    """A value below which no division stays (at most `known`), within RELATIVE_STEP of the smallest one.
+
+    Infinite when nothing fits at this batch and no value is known.
+    """
+    low, high = division.least_s(), known
+    if low >= high:
+        return high
+    if math.isinf(high):
+        high = division.most_s()
+    if not division.possible(high):
+        return known
+    while high - low > RELATIVE_STEP * high:
+        middle = (low + high) / 2
+        if division.possible(middle):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Degree:
+    """Least prices of every interval at one replication degree; infinite where it does not fit."""
+
+    groups: int
+    forward_s: Array
+    backward_s: Array
+    busy_s: Array
+    tail_s: Array
+    into_forward_s: Array
+    into_backward_s: Array
+
+
+class _Division:
+    """Which divisions of the chain stay below a value, at one batch."""
+
+    def __init__(self, query: BoundQuery, places: Places, batch: tuple[int, int]) -> None:
+        self.query, self.places = query, places
+        self.size, self.count = batch
+        self.n = len(query.problem.index)
+        self.total = sum(query.groups.values())
+        self.dealt = query.replica_mode is ReplicaMode.DEALT
+        at = np.arange(self.n + 1)
+        self.later = at[:, None] < at[None, :]
+        raw = [(r, kind) for r in query.degrees(*batch) for kind, most in query.groups.items() if r <= most]
+        self._intervals: dict[tuple[str, int], StageParts] = {}
+        self.need = self._stages_needed(raw)
+        self.degrees = [self._degree(r, [kind for degree, kind in raw if degree == r]) for r in {r for r, _ in raw}]
+
+    def least_s(self) -> float:
+        """A value that no division reaches: the smallest single term."""
+        busy = [float(d.busy_s[0, 1:].min()) for d in self.degrees]
+        return min(busy, default=math.inf) * 0.5 if busy else math.inf
+
+    def most_s(self) -> float:
+        """A value that every division which fits stays below."""
+        terms = [
+            float((d.busy_s + d.tail_s)[np.isfinite(d.busy_s)].max(initial=0.0))
+            + float((d.into_forward_s + d.into_backward_s).max())
+            for d in self.degrees
+        ]
+        return (2 + self.n) * max(terms, default=0.0)
+
+    def possible(self, value: float) -> bool:
+        """Whether the relaxed recurrence has a division in which every stage stays at or below `value`."""
+        forward = [np.full(self.n + 1, np.inf) for _ in range(self.total + 1)]
+        backward = [np.full(self.n + 1, np.inf) for _ in range(self.total + 1)]
+        forward[0][0] = backward[0][0] = 0.0
+        for used in range(self.total):
+            if not np.isfinite(forward[used]).any():
+                continue
+            for degree in self.degrees:
+                if used + degree.groups <= self.total:
+                    self._extend(forward, backward, used, degree, value)
+            if any(np.isfinite(row[self.n]) for row in forward):
+                return True
+        return bool(np.isfinite(forward[self.total][self.n]))
+
+    def _extend(self, forward: list[Array], backward: list[Array], used: int, d: _Degree, value: float) -> None:
+        ahead = forward[used][:, None] + d.into_forward_s[:, None]
+        back = backward[used][:, None] + d.into_backward_s[:, None]
+        reached = ahead + d.busy_s + np.maximum(d.tail_s, back)
+        own = d.tail_s if used == 0 else 0.0  # the first stage's tail follows the way back
+        fits = reached <= value * (1 + 1e-12)
+        target = used + d.groups
+        for rows, way in ((forward, ahead + d.forward_s), (backward, back + d.backward_s + own)):
+            rows[target] = np.minimum(rows[target], np.where(fits, way, np.inf).min(axis=0))
+
+    def _degree(self, r: int, kinds: list[str]) -> _Degree:
+        prices = [self._on_type(r, kind) for kind in kinds]
+        forward, backward, tail = (np.minimum.reduce([p[k] for p in prices]) for k in range(3))
+        fits = np.logical_or.reduce([p[3] for p in prices])
+        share = math.ceil(self.count / r) if self.dealt else self.count
+        busy = np.where(fits, share * (forward + backward), np.inf)
+        into = self._into(r)
+        return _Degree(
+            groups=r,
+            forward_s=forward,
+            backward_s=backward,
+            busy_s=busy,
+            tail_s=tail,
+            into_forward_s=into[0],
+            into_backward_s=into[1],
+        )
+
+    def _on_type(self, r: int, kind: str) -> tuple[Array, Array, Array, Array]:
+        """Forward, backward, tail, and whether the interval runs and fits, on one device type."""
+        problem, parts = self.query.problem, self._parts(r, kind)
+        setting = self._setting(r, kind)
+        seconds = stage_seconds(problem, parts, setting)
+        held = np.minimum(self._most_held(), 1 + self.need)[None, :]
+        fits = self._memory(parts, setting, held) <= self._limit(kind)
+        runs = self.later & fits & (np.asarray(seconds.forward_s) < CANNOT_RUN_S)
+        tail = seconds.all_reduce_s + seconds.optimizer_s
+        return np.asarray(seconds.forward_s), np.asarray(seconds.backward_s), np.asarray(tail), runs
+
+    def _parts(self, r: int, kind: str) -> StageParts:
+        sharers = 1 if self.dealt else r
+        if (kind, sharers) not in self._intervals:
+            problem = self.query.problem
+            prices = self.query.costs.layer_prices(kind, self.size / sharers, problem.workload.tensor)
+            self._intervals[kind, sharers] = interval_parts(problem, prices, self.size)
+        return self._intervals[kind, sharers]
+
+    def _setting(self, r: int, kind: str) -> StageSetting:
+        training = self.query.problem.training
+        return StageSetting(
+            device_type=kind,
+            tensor=self.query.problem.workload.tensor,
+            replicas=r,
+            sharers=1 if self.dealt else r,
+            zero=training.zero if training else 0,
+            recomputation=training.recomputation if training else Recomputation.NONE,
+            group_route=self.places.inside(kind),
+            replica_route=self.places.among(kind, r),
+        )
+
+    def _memory(self, parts: StageParts, setting: StageSetting, held: Array | int) -> Array:
+        problem = self.query.problem
+        return np.asarray(
+            total_bytes(
+                memory_bytes(
+                    parts,
+                    problem.workload,
+                    dtype=problem.profile_of[setting.device_type].dtype,
+                    tensor=setting.tensor,
+                    replicas=setting.replicas,
+                    sharers=setting.sharers,
+                    zero=setting.zero,
+                    recomputation=setting.recomputation,
+                    in_flight=held,
+                )
+            )
+        )
+
+    def _limit(self, kind: str) -> int:
+        problem = self.query.problem
+        return max(problem.memory_limits[d.id] for d in problem.cluster.devices if d.type == kind)
+
+    def _most_held(self) -> int:
+        """What a stage far from the end holds at least under some allowed schedule (1 where that is unknown)."""
+        if self.dealt or self.query.problem.training is None:
+            return 1
+        depth = min(self.n, self.total)
+        shape = PipelineShape(num_stages=depth, num_microbatches=self.count, dealt=(1,) * depth)
+        return min(SCHEDULES[name].in_flight(shape, 0) for name in self.query.schedules)
+
+    def _stages_needed(self, raw: list[tuple[int, str]]) -> Array:
+        """need[j]: the fewest stages in which layers j .. n-1 fit, whatever the degrees."""
+        need = np.zeros(self.n + 1, dtype=np.int64)
+        most = self._most_held()
+        tables = [(self._parts(r, kind), self._setting(r, kind), self._limit(kind)) for r, kind in raw]
+        sizes = {}
+        for i in range(self.n - 1, -1, -1):
+            best = self.n + 1
+            for held in sorted({min(most, 1 + int(x)) for x in need[i + 1 :]}):
+                if held not in sizes:
+                    sizes[held] = np.logical_or.reduce(
+                        [self._memory(parts, setting, held) <= limit for parts, setting, limit in tables]
+                    )
+                ends = [j for j in range(i + 1, self.n + 1) if sizes[held][i, j] and min(most, 1 + need[j]) == held]
+                best = min([best, *(1 + int(need[j]) for j in ends)])
+            need[i] = best
+        return need
+
+    def _into(self, r: int) -> tuple[Array, Array]:
+        """Per boundary, least seconds of the transfers into a stage of `r` replicas (nothing before the first)."""
+        route = self.places.between()
+        if route is None:
+            return np.zeros(self.n + 1), np.zeros(self.n + 1)
+        share = self.query.problem.workload.tensor * (1 if self.dealt else r)
+        forward, backward = cut_bytes(self.query.problem.index)
+        both = [self.size * cut / share / route.bandwidth_bytes_per_s for cut in (forward, backward)]
+        if self.query.problem.training is None:
+            both[1] = np.zeros(self.n + 1)
+        return both[0], both[1]
