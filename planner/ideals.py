@@ -78,7 +78,7 @@ def group_layers(index: GraphIndex) -> Groups:
     after: dict[int, set[int]] = {own: set() for own in sorted(set(owner))}
     for layer, following in enumerate(index.successors):
         after[owner[layer]] |= {owner[other] for other in following} - {owner[layer]}
-    component = {own: number for number, loop in enumerate(_loops(after)) for own in loop}
+    component = {own: number for number, loop in enumerate(strong_components(after)) for own in loop}
     return _groups(index, [component[own] for own in owner])
 
 
@@ -131,8 +131,8 @@ def _joined(count: int, sets: Iterable[Sequence[int]]) -> list[int]:
     return [find(layer) for layer in range(count)]
 
 
-def _loops(after: dict[int, set[int]]) -> list[list[int]]:
-    """Strongly connected components in topological order (Kosaraju: finish times, then the reversed graph)."""
+def strong_components(after: dict[int, set[int]]) -> list[list[int]]:
+    """Strongly connected components of a graph in topological order (Kosaraju: finish times, then the reversed graph)."""
     before: dict[int, set[int]] = {node: set() for node in after}
     for node, following in after.items():
         for other in following:
