@@ -7,11 +7,14 @@ stages between which tensors only flow forward, with stage j = I_j without I_{j-
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.errors import LimitError
 from planner.graph import GraphIndex
+
+MAX_BITS = 2_000_000_000
+"""Groups times ideals that are enumerated at most: 0.25 GB, and as much again while it lasts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +85,13 @@ def group_layers(index: GraphIndex) -> Groups:
     return _groups(index, [component[own] for own in owner])
 
 
-def enumerate_ideals(groups: Groups, limit: int) -> tuple[int, ...]:
+def enumerate_ideals(groups: Groups, limit: int, expired: Callable[[], bool] = lambda: False) -> tuple[int, ...]:
     """All ideals, by size and then by value, from the empty one to the full one.
 
-    LimitError when there are more than `limit`. O(ideals x width) steps; memory is what is returned and one level.
+    LimitError when there are more than `limit`, or more than `MAX_BITS` in all, or when `expired()` turns true.
+    O(ideals x width) steps; memory is what is returned and one level.
     """
+    limit = min(limit, MAX_BITS // max(1, len(groups)))
     found: list[int] = []
     level = {0: groups.addable(0)}
     while level:
@@ -94,8 +99,10 @@ def enumerate_ideals(groups: Groups, limit: int) -> tuple[int, ...]:
         if len(found) > limit:
             raise LimitError(
                 f"the graph of {len(groups)} groups has more than {limit} ideals (stopped at {len(found)}, of up to "
-                f"{len(groups)} sizes {found[-1].bit_count()} was reached): use chain_dp or milp, or raise the limit"
+                f"{len(groups)} sizes {found[-1].bit_count()} was reached): use order_dp, chain_dp or milp"
             )
+        if expired():
+            raise LimitError(f"the time limit came while ideals were enumerated ({len(found)} so far): use order_dp")
         level = _next_level(groups, level, limit - len(found))
     return tuple(found)
 
@@ -132,7 +139,7 @@ def _joined(count: int, sets: Iterable[Sequence[int]]) -> list[int]:
 
 
 def strong_components(after: dict[int, set[int]]) -> list[list[int]]:
-    """Strongly connected components of a graph in topological order (Kosaraju: finish times, then the reversed graph)."""
+    """Strongly connected components of a graph in topological order (Kosaraju: by finish times, then reversed)."""
     before: dict[int, set[int]] = {node: set() for node in after}
     for node, following in after.items():
         for other in following:

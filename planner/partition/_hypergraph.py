@@ -35,8 +35,8 @@ class Hypergraph:
         self.alive = set(range(count))
         self.before = [set(bits(others)) for others in groups.before]
         self.after = [set(bits(others)) for others in groups.after]
-        self.work = [list(entry.work_s) for entry in instance.classes]
-        self.size = [list(entry.size_bytes) for entry in instance.classes]
+        self.work: list[list[float]] = [list(entry.work_s) for entry in instance.classes]
+        self.size: list[list[int]] = [list(entry.size_bytes) for entry in instance.classes]
         self.cuts = list(instance.cuts)
         self.pins = [set(bits(cut.groups)) for cut in instance.cuts]
         self.of: list[set[int]] = [set() for _ in range(count)]
@@ -57,8 +57,10 @@ class Hypergraph:
         """Join node `a` with another one; returns the nodes whose surroundings changed."""
         b, touched = into, self.before[a] | self.after[a]
         self.members[b] |= self.members[a]
-        for sums in (*self.work, *self.size):
-            sums[b] += sums[a]
+        for seconds in self.work:
+            seconds[b] += seconds[a]
+        for num_bytes in self.size:
+            num_bytes[b] += num_bytes[a]
         self._reconnect(a, b)
         for number in sorted(self.of[a]):
             touched |= self.pins[number]

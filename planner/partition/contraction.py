@@ -24,18 +24,19 @@ R4, only for partitions with a bottleneck below T: join all pins of h when every
     them pays). What then lies on a cycle of precedence can only be in one stage, and is joined too.
 
 R1 to R3 move nodes between stages: with `keep_memory` they apply to nodes that hold no bytes. Without it the contracted
-instance has no sizes at all: it is the relaxation without memory, and whoever uses its plan checks memory on the layers.
+instance has no sizes at all: it is the relaxation without memory, and whoever uses its plan checks memory on layers.
 They can also empty a stage: with a fixed number of stages only R4 applies.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.ideals import bits
 from planner.partition._hypergraph import Deleted, Hypergraph
-from planner.partition.instance import BottleneckInstance, DeviceClass
+from planner.partition.instance import BottleneckInstance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +174,8 @@ class _Rules:
 
     def _least_s(self, node: int) -> float:
         """Work and overhead of a node on the paying class that is quickest with it; infinite where none runs it."""
-        classes: Sequence[DeviceClass] = self.graph.instance.classes
-        return min((self.graph.work_of(node, c) + classes[c].overhead_s for c in self.paying), default=float("inf"))
+        classes = self.graph.instance.classes
+        return min((self.graph.work_of(node, c) + classes[c].overhead_s for c in self.paying), default=math.inf)
 
 
 def _home(gone: Deleted, stages: Sequence[int]) -> int:

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from planner.cluster import Cluster, Device, DeviceType, Link
 from planner.costs.model import CostModel
-from planner.errors import LimitError
 from planner.graph import Edge, GraphIndex, Layer, LayerGraph, TiedParameters
-from planner.ideals import bits, enumerate_ideals, group_layers
+from planner.ideals import bits, group_layers
 from planner.optimizers import OPTIMIZERS
 from planner.optimizers import ideal_dp as module
 from planner.optimizers.base import Clock, SearchContext
 from planner.options import Objective, SearchModel, SearchOptions
-from planner.partition.exact_pass import min_bottleneck
-from planner.partition.instance import Cut, DeviceClass
+from planner.partition.exact_pass import solve
+from planner.partition.instance import BottleneckInstance, Cut, DeviceClass
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
 from planner.verify import verify
@@ -166,7 +165,9 @@ def test_the_kernel_equals_brute_force(case):
         )
         for entry in classes
     ]
-    found = min_bottleneck(groups, enumerate_ideals(groups, 64), ordered, moved, num_stages=num_stages)
+    found = solve(
+        BottleneckInstance(groups=groups, cuts=tuple(moved), classes=tuple(ordered), num_stages=num_stages), None
+    )
     wanted = brute_force(index, classes, cuts, num_stages)
     if found is None:
         assert wanted == math.inf
@@ -245,15 +246,14 @@ def test_training_counts_gradients_both_ways():
     assert outcome.exact
 
 
-def test_too_many_ideals_end_the_search_with_the_reason(monkeypatch):
-    def refuse(groups, limit):
-        raise LimitError("too many")
-
-    monkeypatch.setattr(module, "enumerate_ideals", refuse)
+def test_too_many_ideals_end_the_search_with_the_reason_and_a_plan(monkeypatch):
+    monkeypatch.setattr(module, "MAX_IDEALS", 3)
     outcome = search(diamond())
-    assert outcome.candidates == ()
+    assert outcome.candidates[0].objective_s == pytest.approx(4.2)
     assert not outcome.finished
-    assert outcome.notes == ("too many",)
+    assert not outcome.exact
+    assert outcome.bound_s is None
+    assert "the graph of 4 groups has more than 3 ideals" in outcome.notes[0]
 
 
 def test_an_expired_clock_leaves_what_was_found_and_claims_nothing():

@@ -1,0 +1,104 @@
+"""The exact method from end to end: contract, bound from above, windows, one pass; memory only where it matters.
+
+Memory is left out first: contractions are at their strongest then, and the value is a lower bound. When the partition
+found fits into memory, it is optimal. Otherwise the search is repeated with memory, and with the contractions that
+move no bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from planner.errors import LimitError
+from planner.ideals import enumerate_ideals
+from planner.partition.contraction import Contraction, contract
+from planner.partition.exact_pass import EXACT, MAX_IDEALS, improve
+from planner.partition.instance import BottleneckInstance
+from planner.partition.loads import Bottleneck, fits, valued
+from planner.partition.upper_bound import order_search, pool_search
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """The best partition known (None: none fits, or none was found) and a lower bound in seconds.
+
+    `bound_s` is infinite when it is proven that nothing fits, 0 when nothing is proven. `note` says what ended the
+    search early, empty when it was finished.
+    """
+
+    best: Bottleneck | None
+    bound_s: float
+    note: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """Whether no partition is better by more than 1e-9."""
+        return self.bound_s >= (self.best.value_s if self.best else math.inf) * EXACT
+
+
+def minimise(
+    instance: BottleneckInstance,
+    *,
+    seed: int = 0,
+    expired: Callable[[], bool] = lambda: False,
+    max_ideals: int = MAX_IDEALS,
+) -> Solution:
+    """The smallest bottleneck of an instance, with its proof where the graph has at most `max_ideals` ideals."""
+    light = _minimise(instance, keep_memory=False, seed=seed, expired=expired, max_ideals=max_ideals)
+    if light.best is None or fits(instance, light.best.stages):
+        return light
+    whole = _minimise(instance, keep_memory=True, seed=seed, expired=expired, max_ideals=max_ideals)
+    return Solution(best=whole.best, bound_s=max(light.bound_s, whole.bound_s), note=whole.note or light.note)
+
+
+def heuristic(
+    instance: BottleneckInstance,
+    *,
+    seed: int = 0,
+    max_iterations: int,
+    expired: Callable[[], bool] = lambda: False,
+) -> Bottleneck | None:
+    """A good partition without proof, for graphs with too many ideals: `order_search` on the contracted instance."""
+    best: Bottleneck | None = None
+    for keep_memory in (False, True):
+        smaller = contract(instance, keep_memory=keep_memory)
+        found = order_search(smaller.instance, seed=seed, max_iterations=max_iterations, expired=expired)
+        best = _expanded(instance, smaller, found)
+        if best is None or fits(instance, best.stages):
+            break
+    return best
+
+
+def _minimise(
+    instance: BottleneckInstance, *, keep_memory: bool, seed: int, expired: Callable[[], bool], max_ideals: int
+) -> Solution:
+    """One run of the method; the partition is one of the original groups."""
+    smaller = contract(instance, keep_memory=keep_memory)
+    try:
+        best = _expanded(instance, smaller, pool_search(smaller.instance, seed=seed, expired=expired))
+    except LimitError as fault:
+        return Solution(best=None, bound_s=0.0, note=str(fault))
+    below = best.value_s * EXACT if best else math.inf
+    if best is not None and below <= 0:
+        return Solution(best=best, bound_s=best.value_s)
+    if best is not None:
+        smaller = contract(instance, below=below, keep_memory=keep_memory)
+    try:
+        ideals = enumerate_ideals(smaller.instance.groups, max_ideals, expired)
+        found, finished = improve(smaller.instance, ideals, below, expired)
+    except LimitError as fault:
+        return Solution(best=best, bound_s=0.0, note=str(fault))
+    best = _expanded(instance, smaller, found) or best
+    if not finished:
+        return Solution(best=best, bound_s=0.0, note="the time limit ended the exact pass")
+    return Solution(best=best, bound_s=best.value_s if best else math.inf)
+
+
+def _expanded(instance: BottleneckInstance, smaller: Contraction, found: Bottleneck | None) -> Bottleneck | None:
+    """The partition over the original groups, with its value there."""
+    if found is None:
+        return None
+    stages = smaller.expand([stage for _, stage in found.stages])
+    return valued(instance, [(c, stage) for (c, _), stage in zip(found.stages, stages, strict=True)])
