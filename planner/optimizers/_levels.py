@@ -89,13 +89,13 @@ class Levels:
         """One stage on m units."""
         if m > 1 and not self.replicate:
             return np.full(inner.shape, math.inf)
-        return np.array(self.cost.load_s(inner, weights, m, level, first=True))
+        return np.array(self.cost.load_s(inner, weights, m, level, first=True), dtype=float)
 
     def _later(self, degree: int, level: int) -> Array:
         """Seconds of every stage that has another one before it."""
         ends = self.cost.transfer_s(self.sent, degree, level)
         load = self.cost.load_s(self.units[level], self.weights, degree, level, first=False)
-        return np.maximum(load, np.maximum(ends[:, None], ends[None, :]))
+        return np.asarray(np.maximum(load, np.maximum(ends[:, None], ends[None, :])))
 
     def _stages(self, level: int, i: int, j: int) -> tuple[NestedStage, ...]:
         """The pipeline behind A[count][i, j]: fewest replicas of the last stage first, then the earliest cut."""

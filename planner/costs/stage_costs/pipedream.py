@@ -69,7 +69,7 @@ class PipeDreamCost:
         if stage.first:
             return load
         ends = (stage.before, stage.before | stage.layers)
-        return max(load, *(self.transfer_s(self.crossing_bytes(end), stage.degree, stage.level) for end in ends))
+        return max(load, *(float(self.transfer_s(self.crossing_bytes(end), stage.degree, stage.level)) for end in ends))
 
     def compute_s(self, layers: int) -> float:
         """Forward and backward seconds of some groups on one device."""
