@@ -18,15 +18,16 @@ by our memory model, which the paper's does not do.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from planner.checks import MAX_BYTES
 from planner.cluster import Cluster, Device, DeviceKind, DeviceType, Link
-from planner.graph import Edge, Layer, LayerGraph
+from planner.graph import Edge, GraphIndex, Layer, LayerGraph
 from planner.profile import CostTable, LayerCost, Profile, Provenance
 from planner.workload import Communication, Inference, Training
-from profiles.importers._fold import Folded, FoldedNode, fold
+from profiles.importers._fold import fold
+from profiles.importers._folded import Folded, FoldedArc, FoldedNode
 from profiles.importers._placement_file import Node, PlacementFile, read_file
 from profiles.importers._scale import BusScale, bus_scale
 from profiles.importers.base import IMPORTERS, ImportOptions
@@ -56,39 +57,60 @@ class DevicePlacement:
         """See the module; `options` have nothing to add, the file is complete."""
         file = read_file(text)
         folded = fold(file)
-        scale = bus_scale([arc.cost for arc in file.edges], [arc.size for arc in file.edges])
+        scale = _scale(file, folded)
+        graph = _graph(folded, scale)
         return ProfiledModel(
-            graph=_graph(folded, scale),
-            profiles=_profiles(file, folded, scale),
+            graph=graph,
+            profiles=_profiles(file, folded, _backward_layers(graph), scale),
             cluster=_cluster(file, scale),
             workload=_workload(folded),
         )
 
 
+def _scale(file: PlacementFile, folded: Folded) -> BusScale:
+    """A scale at which the bytes of every tensor are whole, halves included where tensors move both ways."""
+    share = 1.0 if folded.mirrored else 0.5
+    return bus_scale([share * arc.cost for arc in file.edges], [share * arc.size for arc in file.edges])
+
+
 def _graph(folded: Folded, scale: BusScale) -> LayerGraph:
     name = _names(folded)
-    classes: dict[int, list[str]] = defaultdict(list)
-    for node in folded.nodes:
-        if node.forward.color is not None:
-            classes[node.forward.color].append(name[node.forward.id])
+    layers = tuple(Layer(id=name[node.forward.id], parameter_bytes=math.ceil(node.size)) for node in folded.nodes)
+    edges = tuple(Edge(source=name[arc.source], target=name[arc.target]) for arc in folded.arcs)
+    trained = _backward_layers(LayerGraph(layers=layers, edges=edges))
     return LayerGraph(
-        layers=tuple(Layer(id=name[node.forward.id], parameter_bytes=math.ceil(node.size)) for node in folded.nodes),
-        edges=tuple(
-            Edge(source=name[arc.source], target=name[arc.target], bytes_per_sample=scale.bytes_of(arc.cost))
-            for arc in folded.arcs
-        ),
-        colocated=tuple(tuple(members) for members in classes.values() if len(members) > 1),
+        layers=layers,
+        edges=tuple(_edge(folded, arc, name, scale, trained) for arc in folded.arcs),
+        colocated=tuple(tuple(name[member] for member in members) for members in folded.colocated),
     )
 
 
-def _profiles(file: PlacementFile, folded: Folded, scale: BusScale) -> tuple[Profile, ...]:
+def _edge(folded: Folded, arc: FoldedArc, name: dict[int, str], scale: BusScale, trained: set[str]) -> Edge:
+    """A tensor that moves both ways does so where its maker runs a backward pass; elsewhere all of it moves forward."""
+    halves = arc.both_ways and name[arc.source] in trained
+    return Edge(
+        source=name[arc.source],
+        target=name[arc.target],
+        tensor=arc.tensor,
+        bytes_per_sample=scale.bytes_of(arc.cost / 2 if halves else arc.cost),
+        has_gradient=folded.mirrored or halves,
+    )
+
+
+def _backward_layers(graph: LayerGraph) -> set[str]:
+    """Layers with something to train at or before them: our cost model runs a backward pass on these only."""
+    index = GraphIndex(graph)
+    return {layer.id for layer, runs in zip(index.layers, index.runs_backward, strict=True) if runs}
+
+
+def _profiles(file: PlacementFile, folded: Folded, trained: set[str], scale: BusScale) -> tuple[Profile, ...]:
     """One profile per kind of device that the file has; what an accelerator cannot run is missing there."""
     made = []
     if file.num_accelerators:
         runnable = [node for node in folded.nodes if _on_accelerator(node)]
-        made.append(_profile(ACCELERATOR, folded, runnable, lambda node: node.accelerator_ms, scale))
+        made.append(_profile(ACCELERATOR, folded, runnable, trained, lambda node: node.accelerator_ms, scale))
     if file.num_cpus:
-        made.append(_profile(CPU, folded, folded.nodes, lambda node: node.cpu_ms, scale))
+        made.append(_profile(CPU, folded, folded.nodes, trained, lambda node: node.cpu_ms, scale))
     return tuple(made)
 
 
@@ -96,17 +118,12 @@ def _profile(
     device_type: str,
     folded: Folded,
     nodes: Sequence[FoldedNode],
+    trained: set[str],
     milliseconds: Callable[[Node], float],
     scale: BusScale,
 ) -> Profile:
     name = _names(folded)
-    costs = {
-        name[node.forward.id]: LayerCost(
-            forward_s=milliseconds(node.forward) / 1e3,
-            backward_s=milliseconds(node.backward) / 1e3 if node.backward else 0.0,
-        )
-        for node in nodes
-    }
+    costs = {name[node.forward.id]: _cost(node, milliseconds, name[node.forward.id] in trained) for node in nodes}
     notes = (
         "latencies and transfer costs are read as milliseconds",
         scale.note,
@@ -118,6 +135,13 @@ def _profile(
         tables=(CostTable(microbatch_size=1, layers=costs),),
         provenance=Provenance(method="imported", tool="device-placement JSON", notes=notes),
     )
+
+
+def _cost(node: FoldedNode, milliseconds: Callable[[Node], float], runs_backward: bool) -> LayerCost:
+    """Backward nodes take backward seconds, and forward ones where the layer runs no backward pass."""
+    forward = sum(milliseconds(part) for part in node.all if not part.is_backward) / 1e3
+    backward = sum(milliseconds(part) for part in node.all if part.is_backward) / 1e3
+    return LayerCost(forward_s=forward + (0.0 if runs_backward else backward), backward_s=backward * runs_backward)
 
 
 def _cluster(file: PlacementFile, scale: BusScale) -> Cluster:
@@ -164,7 +188,7 @@ def _workload(folded: Folded) -> Training | Inference:
 
 
 def _on_accelerator(node: FoldedNode) -> bool:
-    return bool(node.forward.on_accelerator and (node.backward is None or node.backward.on_accelerator))
+    return all(part.on_accelerator for part in node.all)
 
 
 def _names(folded: Folded) -> dict[int, str]:
