@@ -128,9 +128,7 @@ class _Table:
 
     def _floor(self) -> float:
         """All layers, at their cheapest degree, spread over all devices; never 0."""
-        work = math.fsum(
-            min(t * entry.runs[0].compute_s for t, entry in costs.items()) for costs in self.cost.layers
-        )
+        work = math.fsum(min(t * entry.runs[0].compute_s for t, entry in costs.items()) for costs in self.cost.layers)
         return max(work / self.cost.num_devices, 1e-12) * STRICTLY
 
     def _fewest(self, cap: float, which: str) -> Array:
@@ -226,7 +224,9 @@ class _Table:
             tensor=tensor,
             ends=np.array(kept, dtype=np.int64),
             moved_s=np.array([cost.cut_bytes(parts[j], tensor) for j in kept]) / cost.bandwidth_bytes_per_s,
-            weight_bytes=np.array([math.fsum(cost.layers[g][tensor].weight_bytes for g in bits(parts[j])) for j in kept]),
+            weight_bytes=np.array(
+                [math.fsum(cost.layers[g][tensor].weight_bytes for g in bits(parts[j])) for j in kept]
+            ),
             compute=compute,
             bound=compute if exact else np.array([bound for _, bound in pairs]),
         )
