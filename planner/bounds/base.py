@@ -50,33 +50,34 @@ class BoundQuery:
 
     def passes(self, microbatch_size: int, degree: int) -> list[list[float]]:
         """Per usable device type: forward plus backward seconds of every layer on one of `degree` replicas."""
+        both = self.both_passes(microbatch_size, degree)
+        return [[f + b for f, b in zip(forward, backward, strict=True)] for forward, backward in both]
+
+    def both_passes(self, microbatch_size: int, degree: int) -> list[tuple[list[float], list[float]]]:
+        """Per usable device type: forward and backward seconds of every layer, the latter with its recomputation."""
         split = self.replica_mode is ReplicaMode.SPLIT
         samples = microbatch_size / degree if split else microbatch_size
+        training, runs = self.problem.training, self.problem.index.runs_backward
+        again = training is not None and training.recomputation is Recomputation.FULL
         found = []
         for kind, count in self.groups.items():
             if count >= degree:
                 prices = self.costs.layer_prices(kind, samples, self.problem.workload.tensor)
                 shared = self._collectives(kind, samples)
-                forward = [f * n for f, n in zip(prices.forward_s, self._forwards, strict=True)]
-                found.append([sum(row) for row in zip(forward, prices.backward_s, shared, strict=True)])
+                forward = [f + s for f, s in zip(prices.forward_s, shared, strict=True)]
+                backward = [
+                    b + (training is not None and run) * s + (again and run) * f
+                    for b, s, f, run in zip(prices.backward_s, shared, forward, runs, strict=True)
+                ]
+                found.append((forward, backward))
         return found
 
-    @cached_property
-    def _forwards(self) -> list[int]:
-        """Per layer, how often its forward runs per microbatch: twice where full recomputation repeats it."""
-        training = self.problem.training
-        again = training is not None and training.recomputation is Recomputation.FULL
-        return [1 + (again and runs) for runs in self.problem.index.runs_backward]
-
     def _collectives(self, kind: str, samples: float) -> list[float]:
-        """Per layer, seconds of the tensor-parallel group's collectives over the fastest group's links, no latency."""
-        index, tensor = self.problem.index, self.problem.workload.tensor
-        width = self._widest[kind]
-        backward = [self.problem.training is not None and runs for runs in index.runs_backward]
-        passes = [forward + back for forward, back in zip(self._forwards, backward, strict=True)]
+        """Per layer, seconds of the group's collectives in one pass over the widest links, without latency."""
+        tensor, width = self.problem.workload.tensor, self._widest[kind]
         return [
-            ring_all_reduce_s(n * samples * layer.tensor_collective_bytes_per_sample, tensor, width)
-            for n, layer in zip(passes, index.layers, strict=True)
+            ring_all_reduce_s(samples * layer.tensor_collective_bytes_per_sample, tensor, width)
+            for layer in self.problem.index.layers
         ]
 
     @cached_property

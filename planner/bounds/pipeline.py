@@ -15,6 +15,8 @@ Proof. Before its first forward, stage s waits for one microbatch to pass the st
 backward parts), after which the first stage still has its tail; beside that, stage s has its own tail after its last
 backward. Replicas that are dealt whole microbatches share the M: the busiest has ceil(M / r) of them.
 
+To this comes the time in which stage s must idle, which `planner.bounds._idle` proves per schedule.
+
 The bound is the smallest value of this maximum over all divisions, found by asking for a value V whether a division
 stays below it. Prefixes compare by two sums (forward and backward way); taking the smaller of each over all divisions
 of the prefix into the same number of device groups is a relaxation, hence sound. It is tight where stages have equal
@@ -31,12 +33,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.bounds._idle import IdleRule, idle_rule
 from planner.bounds._places import Places
 from planner.bounds.base import BOUNDS, BoundQuery, lowered
 from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.intervals import Array, cut_bytes, interval_parts
 from planner.costs.memory import memory_bytes, total_bytes
-from planner.costs.parts import StageParts
+from planner.costs.parts import StageParts, carries_gradient
 from planner.costs.stage import StageSetting, stage_seconds
 from planner.options import Objective
 from planner.schedules import SCHEDULES, PipelineShape
@@ -51,7 +54,10 @@ MAX_CELLS = 5e8
 
 @BOUNDS.register
 class PipelineBound:
-    """Minimises the theorem's maximum over all divisions of a chain, degrees and batches. Only for chains."""
+    """Minimises the theorem's maximum over all divisions of a chain, degrees and batches.
+
+    Only for chains through which, in training, a gradient returns all the way.
+    """
 
     name = "pipeline"
 
@@ -62,19 +68,29 @@ class PipelineBound:
     def iteration_s(self, query: BoundQuery) -> float | None:
         """Bound on the simulated iteration time; None for graphs that are no chains, or too large."""
         index = query.problem.index
-        if query.objective is not Objective.ITERATION_TIME or not index.is_chain():
+        if query.objective is not Objective.ITERATION_TIME or not _is_chain_both_ways(query):
             return None
         cells = sum(query.groups.values()) * len(query.degrees(*max(query.batches))) * len(index) ** 2
         if cells > MAX_CELLS:
             return None
         best = math.inf
-        places = Places(query)
+        places, trains = Places(query), query.problem.training is not None
+        dealt = query.replica_mode is ReplicaMode.DEALT
+        rules = {idle_rule(name, dealt=dealt, trains=trains) for name in query.schedules}
         for batch in query.batches:
-            best = min(best, _smallest(_Division(query, places, batch), best))
+            division = _Division(query, places, batch)
+            for rule in rules:
+                best = min(best, _smallest(division, rule, best))
         return lowered(best) if math.isfinite(best) else None
 
 
-def _smallest(division: _Division, known: float) -> float:
+def _is_chain_both_ways(query: BoundQuery) -> bool:
+    index = query.problem.index
+    trains = query.problem.training is not None
+    return index.is_chain() and (not trains or all(carries_gradient(index, t) for t in range(len(index.tensors))))
+
+
+def _smallest(division: _Division, rule: IdleRule, known: float) -> float:
     """A value below which no division stays (at most `known`), within RELATIVE_STEP of the smallest one.
 
     Infinite when nothing fits at this batch and no value is known.
@@ -84,11 +100,11 @@ def _smallest(division: _Division, known: float) -> float:
         return high
     if math.isinf(high):
         high = division.most_s()
-    if not division.possible(high):
+    if not division.possible(high, rule):
         return known
     while high - low > RELATIVE_STEP * high:
         middle = (low + high) / 2
-        if division.possible(middle):
+        if division.possible(middle, rule):
             high = middle
         else:
             low = middle
@@ -106,6 +122,16 @@ class _Degree:
     tail_s: Array
     into_forward_s: Array
     into_backward_s: Array
+    overhead_s: float
+
+
+def _rest(degrees: list[_Degree], n: int) -> Array:
+    """Per position j: the least passes of layers j .. n-1 (sums of single layers, so that no division counts)."""
+    single = np.full(n, np.inf)
+    for d in degrees:
+        passes = d.forward_s + d.backward_s
+        single = np.minimum(single, passes[np.arange(n), np.arange(n) + 1] - d.overhead_s)
+    return np.concatenate((np.cumsum(single[::-1])[::-1], [0.0]))
 
 
 class _Division:
@@ -123,6 +149,7 @@ class _Division:
         self._intervals: dict[tuple[str, int], StageParts] = {}
         self.need = self._stages_needed(raw)
         self.degrees = [self._degree(r, [kind for degree, kind in raw if degree == r]) for r in {r for r, _ in raw}]
+        self.rest = _rest(self.degrees, self.n)
 
     def least_s(self) -> float:
         """A value that no division reaches: the smallest single term."""
@@ -136,9 +163,9 @@ class _Division:
             + float((d.into_forward_s + d.into_backward_s).max())
             for d in self.degrees
         ]
-        return (2 + self.n) * max(terms, default=0.0)
+        return (2 + self.n) * max(terms, default=0.0) + 2 * float(self.rest[0])
 
-    def possible(self, value: float) -> bool:
+    def possible(self, value: float, rule: IdleRule) -> bool:
         """Whether the relaxed recurrence has a division in which every stage stays at or below `value`."""
         forward = [np.full(self.n + 1, np.inf) for _ in range(self.total + 1)]
         backward = [np.full(self.n + 1, np.inf) for _ in range(self.total + 1)]
@@ -148,18 +175,21 @@ class _Division:
                 continue
             for degree in self.degrees:
                 if used + degree.groups <= self.total:
-                    self._extend(forward, backward, used, degree, value)
+                    self._extend(forward, backward, used, degree, value, rule)
             if any(np.isfinite(row[self.n]) for row in forward):
                 return True
         return bool(np.isfinite(forward[self.total][self.n]))
 
-    def _extend(self, forward: list[Array], backward: list[Array], used: int, d: _Degree, value: float) -> None:
+    def _extend(
+        self, forward: list[Array], backward: list[Array], used: int, d: _Degree, value: float, rule: IdleRule
+    ) -> None:
+        target = used + d.groups
         ahead = forward[used][:, None] + d.into_forward_s[:, None]
         back = backward[used][:, None] + d.into_backward_s[:, None]
-        reached = ahead + d.busy_s + np.maximum(d.tail_s, back)
+        idle = rule(self.rest[None, :], d.forward_s, d.backward_s, self.total - target, self.count)
+        reached = ahead + d.busy_s + idle + np.maximum(d.tail_s, back)
         own = d.tail_s if used == 0 else 0.0  # the first stage's tail follows the way back
         fits = reached <= value * (1 + 1e-12)
-        target = used + d.groups
         for rows, way in ((forward, ahead + d.forward_s), (backward, back + d.backward_s + own)):
             rows[target] = np.minimum(rows[target], np.where(fits, way, np.inf).min(axis=0))
 
@@ -178,6 +208,7 @@ class _Division:
             tail_s=tail,
             into_forward_s=into[0],
             into_backward_s=into[1],
+            overhead_s=2 * max(self.query.problem.profile_of[kind].action_overhead_s for kind in kinds),
         )
 
     def _on_type(self, r: int, kind: str) -> tuple[Array, Array, Array, Array]:

@@ -35,6 +35,9 @@ MAX_CELLS = 4e8
 
 MAX_DEVICES_COMPARED = 512
 
+MAX_LAYERS = 1500
+"""About 20 MB per table of intervals."""
+
 ALTERNATIVES = 3
 """Stage counts per batch and degree that become candidates beside the best."""
 
@@ -46,7 +49,9 @@ class ChainDP:
     name = "chain_dp"
 
     def supports(self, context: SearchContext) -> str:
-        """Works on every graph; layers between colocated ones in the order are kept with them."""
+        """Works on every graph that its tables hold; layers between colocated ones in the order are kept with them."""
+        if len(context.problem.index) > MAX_LAYERS:
+            return f"chain_dp holds tables of up to {MAX_LAYERS} x {MAX_LAYERS} intervals: use multilevel"
         if not device_classes(context.problem, context.problem.workload.tensor):
             return f"no class of equal devices has {context.problem.workload.tensor} of them (the tensor degree)"
         return ""

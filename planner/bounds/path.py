@@ -1,0 +1,136 @@
+"""The path bound: the pipeline theorem along one path of any graph, without tables.
+
+Take a path of layers. In any plan its layers lie in stages in order, and those stages depend on each other like a
+chain. So with the theorem of `planner.bounds.pipeline`, every stage s that holds path layers has
+
+    T >= least passes of the path layers before it + M (F_s + B_s) + idle(least passes of the path layers after it)
+
+with the idle time that `planner.bounds._idle` proves for the schedule. Whether a division of the path stays below a
+value V is decided by reaching as far as possible:
+
+    reach(d) = max over degrees r of the farthest end of a stage on r groups that starts at reach(d - r)
+
+Starting farther is never worse: what a later start adds to the sum before the stage and to its idle time is at most M
+times the passes of the layers left out. So if reach(all groups) is not the end of the path, no plan takes V or less.
+O(groups x degrees x log layers) per V.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+
+from planner.bounds._idle import IdleRule, idle_rule
+from planner.bounds._layers import longest_path_before
+from planner.bounds.base import BOUNDS, BoundQuery, lowered
+from planner.costs.parts import carries_gradient
+from planner.options import Objective
+from planner.workload import ReplicaMode
+
+RELATIVE_STEP = 1e-6
+
+
+@BOUNDS.register
+class PathBound:
+    """The theorem along the longest path, for graphs of any shape and size."""
+
+    name = "path"
+
+    def objective_s(self, query: BoundQuery) -> float | None:
+        """Bounds no closed form."""
+        return None
+
+    def iteration_s(self, query: BoundQuery) -> float | None:
+        """Bound on the simulated iteration time: the smallest over batches and allowed schedules."""
+        if query.objective is not Objective.ITERATION_TIME:
+            return None
+        return lowered(min(_batch(query, *batch) for batch in query.batches))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Path:
+    """Running sums along the path: least passes, and forward and backward seconds per degree."""
+
+    before: list[float]
+    forward: dict[int, list[float]]
+    backward: dict[int, list[float]]
+    count: int
+    dealt: bool
+
+    def end(self, start: int, degree: int, value: float, idle: IdleRule, groups_after: int) -> int:
+        """The farthest end of a stage from `start` that stays at or below `value`."""
+        forward, backward = self.forward[degree], self.backward[degree]
+        share = math.ceil(self.count / degree) if self.dealt else self.count
+
+        def reached(end: int) -> float:
+            f, b = forward[end] - forward[start], backward[end] - backward[start]
+            rest = self.before[-1] - self.before[end]
+            return self.before[start] + share * (f + b) + float(idle(rest, f, b, groups_after, self.count))
+
+        steps = range(start, len(self.before))
+        return start + max(0, bisect_right(steps, value * (1 + 1e-12), key=reached) - 1)
+
+
+def _batch(query: BoundQuery, size: int, count: int) -> float:
+    path = _path(query, size, count)
+    trains = query.problem.training is not None
+    rules = {idle_rule(name, dealt=path.dealt, trains=trains) for name in query.schedules}
+    groups = sum(query.groups.values())
+    return min(_smallest(path, rule, groups) for rule in rules)
+
+
+def _smallest(path: _Path, rule: IdleRule, groups: int) -> float:
+    """The largest value known to be below every plan."""
+    largest = max(f[-1] + b[-1] for f, b in zip(path.forward.values(), path.backward.values(), strict=True))
+    low, high = 0.0, 3 * path.before[-1] + path.count * largest
+    while high - low > RELATIVE_STEP * high:
+        middle = (low + high) / 2
+        if _reaches_the_end(path, middle, rule, groups):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _reaches_the_end(path: _Path, value: float, rule: IdleRule, groups: int) -> bool:
+    reach = [0] * (groups + 1)
+    for used in range(1, groups + 1):
+        ends = [path.end(reach[used - r], r, value, rule, groups - used) for r in path.forward if r <= used]
+        reach[used] = max([reach[used - 1], *ends])
+        if reach[used] >= len(path.before) - 1:
+            return True
+    return False
+
+
+def _path(query: BoundQuery, size: int, count: int) -> _Path:
+    both = {degree: query.both_passes(size, degree) for degree in query.degrees(size, count)}
+    least_of = {
+        degree: tuple([min(row) for row in zip(*(kind[way] for kind in types), strict=True)] for way in (0, 1))
+        for degree, types in both.items()
+        if types
+    }
+    sums = [[f + b for f, b in zip(*ways, strict=True)] for ways in least_of.values()]
+    least = [min(row) for row in zip(*sums, strict=True)]
+    layers = _longest_path(query, least)
+    return _Path(
+        before=list(accumulate((least[i] for i in layers), initial=0.0)),
+        forward={r: list(accumulate((ways[0][i] for i in layers), initial=0.0)) for r, ways in least_of.items()},
+        backward={r: list(accumulate((ways[1][i] for i in layers), initial=0.0)) for r, ways in least_of.items()},
+        count=count,
+        dealt=query.replica_mode is ReplicaMode.DEALT,
+    )
+
+
+def _longest_path(query: BoundQuery, seconds: list[float]) -> list[int]:
+    """Positions of the layers of a longest path of `seconds`, in order."""
+    index, training = query.problem.index, query.problem.training is not None
+    before = longest_path_before(query, seconds)
+    at = max(range(len(seconds)), key=lambda i: before[i] + seconds[i])
+    path = [at]
+    while before[at] > 0.0:
+        sources = [index.tensors[t].source for t in index.inputs[at] if not training or carries_gradient(index, t)]
+        at = next(s for s in sources if before[s] + seconds[s] >= before[at])
+        path.append(at)
+    return path[::-1]
