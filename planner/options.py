@@ -22,11 +22,17 @@ class SearchModel(StrEnum):
 
     `closed`: transfers cost latency only, each over one whole link. `blocking`: transfers count once per tensor at
     each end (Tarnawski et al. 2020, Archer et al. 2024). `overlapped`: links are resources beside the stages.
+    `pipedream`: the model of PipeDream's optimizer, throughput only; `docs/search-models.md` states it.
     """
 
     CLOSED = "closed"
     BLOCKING = "blocking"
     OVERLAPPED = "overlapped"
+    PIPEDREAM = "pipedream"
+
+
+GENERAL_MODELS = (SearchModel.CLOSED, SearchModel.BLOCKING, SearchModel.OVERLAPPED)
+"""Those that price every plan for every objective, and that the bounds of `planner.bounds` hold for."""
 
 
 class Replication(StrEnum):

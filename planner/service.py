@@ -11,9 +11,9 @@ from planner.checks import check_number
 from planner.codec import fingerprint
 from planner.costs.model import CostModel
 from planner.errors import InputError, InternalError
-from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext
+from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext, refusal
 from planner.optimizers.explain import explain, provably_exceeds
-from planner.options import MAX_NUM_FINALISTS, MAX_TIME_LIMIT_S, Objective, SearchOptions
+from planner.options import GENERAL_MODELS, MAX_NUM_FINALISTS, MAX_TIME_LIMIT_S, Objective, SearchOptions
 from planner.plan import Plan
 from planner.problem import Problem
 from planner.result import Certificate, Infeasibility, PlanResult, RunnerUp, SearchReport, Status
@@ -25,7 +25,7 @@ from planner.verify import verify
 PROVEN_GAP = 1e-6
 """A relative gap up to which a plan counts as proven optimal in its search model."""
 
-PORTFOLIO = ("uniform", "chain_dp", "ideal_dp", "milp")
+PORTFOLIO = ("uniform", "chain_dp", "ideal_dp", "milp", "hierarchical_dp")
 """What `auto` runs, in order, until one has proven its plan optimal."""
 
 WARM_STARTS = {"milp": ("chain_dp",)}
@@ -105,19 +105,25 @@ def _search(context: SearchContext) -> dict[str, Outcome]:
     """Run the named optimizer, or the portfolio: a baseline, the DP, and MILP or ideals where the DP proves nothing."""
     named = context.options.optimizer
     outcomes: dict[str, Outcome] = {}
+    reason = ""
     for name in PORTFOLIO if named == "auto" else (*WARM_STARTS.get(named, ()), named):
         if named == "auto" and any(outcome.exact for outcome in outcomes.values()):
             break
         optimizer = OPTIMIZERS[name]
-        refusal = optimizer.supports(context)
-        if refusal:
+        reason = refusal(optimizer, context)
+        if reason:
             if name == named:
                 raise InputError(
-                    f"optimizer {name!r} cannot search this problem: {refusal}", pointer="/options/optimizer"
+                    f"optimizer {name!r} cannot search this problem: {reason}", pointer="/options/optimizer"
                 )
             continue
         known = tuple(c for outcome in outcomes.values() for c in outcome.candidates)
         outcomes[name] = optimizer.search(replace(context, incumbents=known))
+    if not outcomes and context.search_model not in GENERAL_MODELS:
+        raise InputError(
+            f"no optimizer searches this problem in the search model {context.search_model}: {reason}",
+            pointer="/options/search_model",
+        )
     return outcomes
 
 
@@ -263,7 +269,8 @@ def _certificates(context: SearchContext, outcomes: dict[str, Outcome], best: _F
         schedules=context.schedules,
     )
     everything = "all plans at the allowed batch sizes, on whole device groups"
-    bounds = [(b.objective_s(query), b.name, everything) for b in BOUNDS]
+    general = context.search_model in GENERAL_MODELS
+    bounds = [(b.objective_s(query), b.name, everything) for b in BOUNDS if general]
     bounds += [(o.bound_s, name, o.scope) for name, o in outcomes.items()]
     found = [_certificate(context, "objective_s", best.candidate.objective_s, bounds)]
     if context.options.objective is Objective.ITERATION_TIME:

@@ -3,25 +3,38 @@
     iteration_time = sum of passes + sum of transfers + (M - 1) * period + max of tails
     throughput     = period / microbatch size: seconds per sample (training: with the tail's share in the period)
 
-The models differ in the period. Only the simulator says what an iteration takes.
+The models differ in the period. Only the simulator says what an iteration takes. `pipedream` is a paper's own model
+(`planner.costs.stage_costs`): it has a period and no iteration.
 """
 
 from __future__ import annotations
 
 from planner.costs.model import PricedPlan, PricedTransfer
 from planner.costs.parts import carries_gradient
+from planner.costs.stage_costs.pipedream_plan import pipedream_period_s
+from planner.errors import InputError
 from planner.options import Objective, SearchModel
 from planner.problem import Problem
 
 
 def objective_s(problem: Problem, priced: PricedPlan, objective: Objective, model: SearchModel) -> float:
-    """The value that a search in `model` minimises, for one plan."""
+    """The value that a search in `model` minimises, for one plan. InputError where the model has no such value."""
+    if model is SearchModel.PIPEDREAM:
+        return _pipedream_s(problem, priced, objective)
     if objective is Objective.THROUGHPUT:
         return period_s(problem, priced, model, with_tail=problem.training is not None) / priced.plan.microbatch_size
     passes = sum(stage.pass_s for stage in priced.stages)
     moved = sum(sum(transfer_s(t, model)) for t in priced.transfers)
     steady = (priced.plan.num_microbatches - 1) * period_s(problem, priced, model)
     return passes + moved + steady + max(stage.tail_s for stage in priced.stages)
+
+
+def _pipedream_s(problem: Problem, priced: PricedPlan, objective: Objective) -> float:
+    if objective is not Objective.THROUGHPUT:
+        raise InputError(
+            f"the pipedream search model has no {objective}: use the objective throughput", pointer="/options/objective"
+        )
+    return pipedream_period_s(problem, priced) / priced.plan.microbatch_size
 
 
 def period_s(problem: Problem, priced: PricedPlan, model: SearchModel, *, with_tail: bool = False) -> float:

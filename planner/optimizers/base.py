@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from planner.costs.model import CostModel
-from planner.options import SearchModel, SearchOptions
+from planner.options import GENERAL_MODELS, SearchModel, SearchOptions
 from planner.plan import Plan
 from planner.problem import Problem
 from planner.registry import Registry
@@ -106,6 +106,17 @@ class Optimizer(Protocol):
 
     def search(self, context: SearchContext) -> Outcome:
         """Search until done or until the clock expires."""
+
+
+def refusal(optimizer: Optimizer, context: SearchContext) -> str:
+    """Why an optimizer cannot search here: the search model, unless it names it in `search_models`, or its own reason.
+
+    Optimizers without that attribute search the models that price every plan.
+    """
+    models = getattr(optimizer, "search_models", GENERAL_MODELS)
+    if context.search_model not in models:
+        return f"it searches {', '.join(models)} and not the search model {context.search_model}"
+    return optimizer.supports(context)
 
 
 OPTIMIZERS: Registry[Optimizer] = Registry("optimizer", "planner.optimizers")

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.costs.stage_costs.base import StageShape
+from planner.costs.stage_costs.hierarchy import Level
 from planner.ideals import Groups, bits
 
 Number = Any
@@ -31,14 +32,6 @@ SYNC_TRAFFIC = 4
 counted in both directions."""
 PASSES = 2
 """Activations forward, gradients backward."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """`count` units of the level below, joined with this bandwidth."""
-
-    count: int
-    bandwidth_bytes_per_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
