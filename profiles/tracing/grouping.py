@@ -88,6 +88,13 @@ def attribute(module: nn.Module, node: fx.Node) -> torch.Tensor:
     return value
 
 
+def is_view(node: fx.Node) -> bool:
+    """Whether the operator may return its input's storage (views, casts to the same dtype)."""
+    schema = getattr(node.target, "_schema", None)
+    returns = schema.returns if schema is not None else ()
+    return any(value.alias_info is not None and not value.alias_info.is_write for value in returns)
+
+
 def block_path(model: nn.Module, path: str) -> tuple[str, bool]:
     """`path` cut behind the first element of a repeated container, and whether there is one.
 

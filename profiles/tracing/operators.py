@@ -14,7 +14,7 @@ import operator
 
 from torch import fx
 
-from profiles.tracing.grouping import unique_names, varying_nodes
+from profiles.tracing.grouping import is_view, unique_names, varying_nodes
 
 COPIES = {"_to_copy", "clone", "contiguous", "dropout", "feature_dropout", "getitem", "to", "type_as"}
 """Operators that only move or convert their input, besides views."""
@@ -63,13 +63,7 @@ def _join_readers(parameters_only: list[fx.Node], leader: dict[fx.Node, fx.Node]
 
 
 def _is_trivial(node: fx.Node) -> bool:
-    return _name(node) in COPIES or _is_view(node)
-
-
-def _is_view(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    returns = schema.returns if schema is not None else ()
-    return any(value.alias_info is not None and not value.alias_info.is_write for value in returns)
+    return _name(node) in COPIES or is_view(node)
 
 
 def _name(node: fx.Node) -> str:

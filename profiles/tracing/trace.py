@@ -9,6 +9,7 @@ from planner.runtime.program import RunnableModel, TracedProgram
 from profiles.model import Grain
 from profiles.tracing.capture import capture
 from profiles.tracing.grouping import group
+from profiles.tracing.in_place import make_out_of_place
 from profiles.tracing.layer_graph import build_graph
 from profiles.tracing.operators import group_operators
 
@@ -30,5 +31,6 @@ def trace(runnable: RunnableModel, batch_size: int, grain: Grain | str = Grain.B
 
 def _layers(module: fx.GraphModule, runnable: RunnableModel, grain: Grain) -> dict[str, str]:
     if grain is Grain.OPERATOR:
+        make_out_of_place(module)
         return group_operators(module)
     return group(module, runnable.model, grain)
