@@ -95,6 +95,8 @@ def kick(stages: Stages, draw: random.Random, num_moves: int) -> None:
     worst = max(range(len(stages.load)), key=lambda s: stages.load[s])
     for _ in range(num_moves):
         near = [g for g, number in enumerate(stages.of) if abs(number - worst) <= 1]
+        if not near:
+            break
         g = draw.choice(near)
         first, last = stages.room(g)
         to = min(max(stages.of[g] + draw.choice((-1, 1)), first), last)
