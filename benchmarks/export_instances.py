@@ -15,6 +15,7 @@ import argparse
 import gzip
 import json
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +147,11 @@ def _versions() -> str:
 
 def write(instance: CompactInstance, folder: Path) -> int:
     """Writes the instance, the same bytes for the same instance; how many."""
-    fields = {name: getattr(instance, name) for name in instance.__dataclass_fields__}
-    text = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
+    text = json.dumps(
+        {field.name: getattr(instance, field.name) for field in fields(instance)},
+        separators=(",", ":"),
+        allow_nan=False,
+    ).encode()
     content = gzip.compress(text, mtime=0)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{instance.name}.json.gz").write_bytes(content)
