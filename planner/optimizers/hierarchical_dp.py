@@ -93,20 +93,24 @@ def _plan(
 ) -> Plan:
     names = [layer.id for layer in context.problem.index.layers]
     devices = [device.id for device in context.problem.cluster.devices]
-    sizes = [1, *unit_sizes(cost.levels)]
     return Plan(
         stages=tuple(
             Stage(
                 layers=tuple(names[i] for i in cost.groups.positions(ideals[end] & ~ideals[start])),
                 replicas=tuple((devices[d],) for d in placed),
             )
-            for start, end, placed in _placed(stages, sizes, len(cost.levels) - 1)
+            for start, end, placed in placed_stages(cost, stages)
         ),
         schedule=context.schedules[0],
         microbatch_size=batch[0],
         num_microbatches=batch[1],
         replica_mode=context.options.replica_mode,
     )
+
+
+def placed_stages(cost: PipeDreamCost, stages: tuple[NestedStage, ...]) -> list[Placement]:
+    """The stages of a plan in order, from those of the highest level."""
+    return _placed(stages, [1, *unit_sizes(cost.levels)], len(cost.levels) - 1)
 
 
 def _placed(stages: tuple[NestedStage, ...], sizes: list[int], level: int) -> list[Placement]:

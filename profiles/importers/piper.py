@@ -12,7 +12,7 @@ backward of one microbatch on the whole group. `read` maps what our nouns can ho
     cluster              `maxDevices` devices, any two joined with the file's `bandwidth`
 
 Recomputing variants and `syncTime` (bytes, in spite of the name, that a cut edge adds at a tensor-parallel end) have no
-place there; `piper_cost` keeps them, for Piper's own search model.
+place there; `profiles.paper_models.piper_cost` keeps them, for Piper's own search model.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from __future__ import annotations
 import math
 
 from planner.cluster import Cluster, Device, DeviceType, Link
-from planner.costs.stage_costs.piper import DegreeCost, PiperCost, PiperEdge, Run
 from planner.errors import InputError
-from planner.graph import Edge, GraphIndex, Layer, LayerGraph
-from planner.ideals import Groups, group_layers
+from planner.graph import Edge, Layer, LayerGraph
 from planner.profile import CostTable, LayerCost, Profile, Provenance
 from planner.workload import Training
 from profiles.importers._piper_file import Node, PiperFile, read_file
@@ -53,7 +51,7 @@ class Piper:
         file = read_file(text)
         device_type = options.device_type or UNNAMED_DEVICE
         return ProfiledModel(
-            graph=_graph(file),
+            graph=layer_graph(file),
             profiles=(_profile(file, device_type),),
             cluster=_cluster(file, device_type),
             workload=Training(
@@ -62,59 +60,7 @@ class Piper:
         )
 
 
-def piper_cost(
-    text: str,
-    *,
-    num_devices: int | None = None,
-    memory_bytes: float | None = None,
-    bandwidth_bytes_per_s: float | None = None,
-) -> PiperCost:
-    """The file in Piper's own search model; devices, memory and bandwidth may differ from the file's.
-
-    Times are taken as seconds, as Piper's program does.
-    """
-    file = read_file(text)
-    index = GraphIndex(_graph(file))
-    groups, name = group_layers(index), file.layer_ids()
-    group = {node.id: groups.of_layer[index.position[name[node.id]]] for node in file.nodes}
-    nodes = {group[node.id]: node for node in file.nodes}
-    return PiperCost(
-        groups=groups,
-        layers=[_degrees(nodes[g], group) for g in range(len(groups))],
-        edges=tuple(
-            PiperEdge(source=group[arc.source], target=group[arc.target], num_bytes=arc.num_bytes) for arc in file.edges
-        ),
-        bandwidth_bytes_per_s=bandwidth_bytes_per_s or file.bandwidth,
-        num_microbatches=file.num_microbatches,
-        num_devices=num_devices or file.num_devices,
-        memory_bytes=file.memory_bytes if memory_bytes is None else memory_bytes,
-    )
-
-
-def layer_names(text: str, groups: Groups) -> list[str]:
-    """The layer ids behind the groups of `piper_cost`, in order."""
-    index = GraphIndex(_graph(read_file(text)))
-    return [index.layers[members[0]].id for members in groups.layers]
-
-
-def _degrees(node: Node, group: dict[int, int]) -> dict[int, DegreeCost]:
-    made = {}
-    for tensor in node.degrees:
-        variants = node.at(tensor)
-        made[tensor] = DegreeCost(
-            runs=tuple(Run(compute_s=v.time, kept_bytes=v.kept_bytes, fixed_bytes=v.fixed_bytes) for v in variants),
-            weight_bytes=variants[0].weight_bytes,
-            sync_from=_by_group(variants[0].sync_from, group),
-            sync_to=_by_group(variants[0].sync_to, group),
-        )
-    return made
-
-
-def _by_group(sync: dict[str, float], group: dict[int, int]) -> dict[int, float]:
-    return {group[int(other)]: num_bytes for other, num_bytes in sync.items() if num_bytes}
-
-
-def _graph(file: PiperFile) -> LayerGraph:
+def layer_graph(file: PiperFile) -> LayerGraph:
     """Edges of one source that carry different sizes are different tensors."""
     name, sizes = file.layer_ids(), dict[int, list[float]]()
     edges = []

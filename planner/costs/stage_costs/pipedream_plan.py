@@ -19,7 +19,7 @@ from planner.ideals import group_layers, set_of
 from planner.problem import Problem
 
 Placed = tuple[int, tuple[int, ...]]
-"""A stage: its layer groups as a bitset, and the numbers of its devices."""
+"""A stage: its layer groups as a bitset, and the numbers of its devices, ascending."""
 
 
 def pipedream_refusal(problem: Problem) -> str:
@@ -75,6 +75,11 @@ def pipedream_period_s(problem: Problem, priced: PricedPlan) -> float:
         )
         for stage in priced.stages
     ]
+    return placed_period_s(cost, placed)
+
+
+def placed_period_s(cost: PipeDreamCost, placed: Sequence[Placed]) -> float:
+    """The same for stages in order, by the numbers of their devices."""
     return _Nest(cost).period_s(placed, len(cost.levels) - 1, 0)
 
 
