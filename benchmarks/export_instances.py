@@ -51,7 +51,7 @@ def export(name: str) -> CompactInstance:
     _count_experts_on_cpu(program)
     work = record(program, dtype=DTYPE).work
     device = device_type(DEVICE)
-    ids = [layer.id for layer in program.graph.layers if layer.id != LOSS_LAYER]
+    ids = _connected(program.graph)
     size = {layer.id: layer.parameter_bytes for layer in program.graph.layers}
     return CompactInstance(
         name=name,
@@ -63,6 +63,12 @@ def export(name: str) -> CompactInstance:
         layers=[(i, round(_seconds(work[i], device), PICOSECOND), size[i]) for i in ids],
         tensors=_tensors(program.graph, {name: number for number, name in enumerate(ids)}),
     )
+
+
+def _connected(graph: LayerGraph) -> list[str]:
+    """Layers that read or make a tensor, without the loss: counters of batch norms are left out."""
+    ends = {end for edge in graph.edges for end in (edge.source, edge.target)}
+    return [layer.id for layer in graph.layers if layer.id in ends - {LOSS_LAYER}]
 
 
 def _count_experts_on_cpu(program: TracedProgram) -> None:
