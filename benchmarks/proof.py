@@ -38,7 +38,7 @@ def rows(instances: dict[str, Path], ks: Iterable[str], limit_s: float, memory_g
         for k in wanted:
             values = run_child("benchmarks.solving", [str(path), k, str(limit_s)], limit_s, memory_gib)
             setting = SHIPPED if k == SHIPPED else "accelerators"
-            count = values.get("devices") if k == SHIPPED else int(k)
+            count = values.get("accelerators") if k == SHIPPED else int(k)
             yield {"instance": name, "k": count, "setting": setting, **dict.fromkeys(COLUMNS[2:]), **values}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.instances import load_instance, on_accelerators
+from planner.cluster import DeviceKind
 from planner.errors import PlannerError
 from planner.options import Objective, Replication, SearchOptions
 from planner.problem import Problem
@@ -38,13 +39,15 @@ def row(path: Path, k: str, limit_s: float) -> dict[str, Any]:
     included), peak memory of the whole process."""
     shipped = load_instance(path)
     problem = shipped if k == SHIPPED else on_accelerators(shipped, int(k))
+    num_cpus = sum(problem.device_types[d.type].kind is DeviceKind.CPU for d in problem.cluster.devices)
     started, before = time.monotonic(), cpu_s()
     try:
         answer = report_values(solve(problem, limit_s))
     except (PlannerError, MemoryError) as fault:
         answer = {"status": "error", "error": f"{type(fault).__name__}: {fault}"}
     return {
-        "devices": len(problem.cluster.devices),
+        "accelerators": len(problem.cluster.devices) - num_cpus,
+        "cpus": num_cpus,
         "layers": len(problem.index),
         **answer,
         **measured(started, before),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import children, instances, long_graphs, plots, proof, scale, solving
+from benchmarks import children, instances, long_graphs, plots, proof, scale, solving, tables
 from planner.errors import InputError
 from planner.graph import GraphIndex
 from planner.ideals import enumerate_ideals, group_layers
@@ -29,6 +29,7 @@ MOST_OPERATORS = 1_500
 def test_a_row_of_a_published_instance():
     (row,) = proof.rows({"bert24": BERT24}, [solving.SHIPPED], limit_s=60, memory_gib=8)
     assert row["instance"] == "bert24"
+    assert (row["k"], row["setting"], row["cpus"]) == (6, "shipped", 1)
     assert row["objective"] == pytest.approx(OPTIMUM_MS, rel=1e-6)
     assert row["bound"] <= row["objective"] * (1 + 1e-9)
     assert row["cpu_s"] > 0
@@ -127,3 +128,27 @@ def test_axes_are_logarithmic():
     assert axis.ticks() == [10, 100, 1000, 10_000]
     assert axis(100) == pytest.approx(100)
     assert math.isclose(axis(10), 0)
+
+
+def test_the_page_shows_the_committed_results():
+    page = tables.PAGE.read_text()
+    assert tables.filled(page, tables.RESULTS) == page, "run: python -m benchmarks.tables"
+
+
+def test_a_section_is_filled_from_its_rows(tmp_path):
+    row = {
+        "instance": "a", "k": 2, "setting": "accelerators", "status": "feasible", "objective": 2.0, "bound": 1.0,
+        "gap": 1.0, "cpu_s": 0.5, "rss_mib": 50.0,
+    }  # fmt: skip
+    proof.write_rows([row], tmp_path / "proof-published.json")
+    page = "before\n<!-- proof-published -->\nold\n<!-- end -->\nafter\n"
+    made = tables.filled(page, tmp_path)
+    assert made.startswith("before\n<!-- proof-published -->\n")
+    assert made.endswith("<!-- end -->\nafter\n")
+    assert "| a | 2.0000 (0.5, gap 1e+02 %) |" in made
+    assert "old" not in made
+
+
+def test_a_section_without_results_stays(tmp_path):
+    page = "<!-- scale -->\nold\n<!-- end -->"
+    assert tables.filled(page, tmp_path) == page
