@@ -12,7 +12,7 @@ over (i, j) below the last level and over j on it: O(ideals^3 counts^2) and O(id
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,11 @@ from numpy.typing import NDArray
 
 from planner.costs.stage_costs.base import StageShape
 from planner.costs.stage_costs.pipedream import PipeDreamCost
+from planner.errors import LimitError
 
 Array = NDArray[Any]
+MAX_STEPS = 4 * 10**9
+"""Some 30 seconds of one core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +41,22 @@ class NestedStage:
 class Levels:
     """All tables of one instance. `replicate` False allows one unit per stage only (a straight pipeline).
 
-    `use_all` demands every unit of every level, as the open optimizer does by default.
+    `use_all` demands every unit of every level, as the open optimizer does by default. LimitError when the tables are
+    too large or once `expired()` says so.
     """
 
     def __init__(
-        self, cost: PipeDreamCost, ideals: Sequence[int], *, replicate: bool = True, use_all: bool = True
+        self,
+        cost: PipeDreamCost,
+        ideals: Sequence[int],
+        *,
+        replicate: bool = True,
+        use_all: bool = True,
+        expired: Callable[[], bool] = lambda: False,
     ) -> None:
+        _check_size(cost, len(ideals), replicate=replicate)
         self.cost, self.ideals, self.use_all = cost, ideals, use_all
-        self.replicate = replicate
+        self.replicate, self.expired = replicate, expired
         has = np.array([[ideal >> g & 1 for ideal in ideals] for g in range(len(cost.groups))], dtype=float)
         self.within = _contained(has)
         self.weights = self._differences(cost.weight_bytes, has, outside=0.0)
@@ -76,6 +87,8 @@ class Levels:
         for m in range(1, count + 1):
             best = self._single(inner, weights, m, level)
             for degree in range(1, m if self.replicate else min(m, 2)):
+                if self.expired():
+                    raise LimitError("hierarchical_dp reached the time limit: raise it, or use coarser layers")
                 later = self._later(degree, level)
                 np.minimum(best, _min_max(table[m - degree - 1], later), out=best)
             if not self.use_all and table:
@@ -140,6 +153,20 @@ def period_s(cost: PipeDreamCost, ideals: Sequence[int], stages: Sequence[Nested
         )
         worst = max(worst, cost.seconds(shape))
     return worst
+
+
+def _check_size(cost: PipeDreamCost, num_ideals: int, *, replicate: bool) -> None:
+    steps = 0
+    for number, level in enumerate(cost.levels):
+        pairs = level.count * (level.count - 1) // 2 if replicate else level.count
+        last = number == len(cost.levels) - 1
+        steps += pairs * num_ideals ** (2 if last else 3)
+    if steps > MAX_STEPS:
+        counts = " x ".join(str(level.count) for level in cost.levels)
+        raise LimitError(
+            f"{num_ideals} ideals on {counts} units make {steps} steps (limit {MAX_STEPS}): use coarser layers or "
+            "fewer devices"
+        )
 
 
 def _contained(has: Array) -> Array:

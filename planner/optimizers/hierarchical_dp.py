@@ -22,9 +22,7 @@ from planner.verify import verify
 from planner.workload import Recomputation, ReplicaMode
 
 MAX_IDEALS = 4_000
-"""Of a cluster with one level: some seconds for four devices, and 130 MB per table."""
-MAX_IDEALS_NESTED = 500
-"""With more levels a table over all pairs of ideals is filled per number of units."""
+"""Some seconds for four devices on one level, and 130 MB per table."""
 Placement = tuple[int, int, list[int]]
 """A stage of the plan: columns of the ideals around it, numbers of its devices."""
 
@@ -75,9 +73,9 @@ class HierarchicalDP:
 
 def _search(context: SearchContext, batch: tuple[int, int]) -> Candidate:
     cost = pipedream_cost(context.problem, context.costs, batch[0])
-    ideals = enumerate_ideals(cost.groups, MAX_IDEALS if len(cost.levels) == 1 else MAX_IDEALS_NESTED)
-    levels = Levels(cost, ideals, replicate=context.options.replication is not Replication.NONE, use_all=False)
-    best = levels.best()
+    ideals = enumerate_ideals(cost.groups, MAX_IDEALS)
+    replicate = context.options.replication is not Replication.NONE
+    best = Levels(cost, ideals, replicate=replicate, use_all=False, expired=context.clock.expired).best()
     assert best is not None, "one device alone is always a plan"
     plan = _plan(context, batch, cost, ideals, best[1])
     value = objective_s(context.problem, context.costs.price(plan), Objective.THROUGHPUT, SearchModel.PIPEDREAM)

@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from planner.costs.objective import objective_s
 from planner.costs.stage_costs.hierarchy import Level, hierarchy
 from planner.costs.stage_costs.pipedream import CrossingTensor, PipeDreamCost
 from planner.costs.stage_costs.pipedream_plan import pipedream_period_s, placed_period_s
-from planner.errors import InputError
+from planner.errors import InputError, LimitError
 from planner.ideals import Groups, enumerate_ideals, set_of
 from planner.optimizers._levels import Levels, period_s
 from planner.optimizers.base import OPTIMIZERS, Clock, SearchContext
@@ -337,17 +338,8 @@ def test_no_plan_is_better_in_the_model():
 
 
 def test_doubling_all_seconds_doubles_the_objective():
-    slow = [(4, 1e9)]
-    row = next(row for row in ROWS if row["model"] == "vgg16" and row["levels"] == [[4, 1e9]] and row["transfers"])
-    cost = pipedream_instance(row | {"levels": slow, "transfers": False})
-    twice = PipeDreamCost(
-        groups=cost.groups,
-        work_s=[2 * s for s in cost.work_s],
-        weight_bytes=[2 * w for w in cost.weight_bytes],
-        tensors=cost.tensors,
-        levels=cost.levels,
-        activation_transfers=False,
-    )
+    cost = pipedream_instance(next(row for row in ROWS if not row["transfers"]))
+    twice = replace(cost, work_s=[2 * s for s in cost.work_s], weight_bytes=[2 * w for w in cost.weight_bytes])
     ideals = enumerate_ideals(cost.groups, 100)
     assert Levels(twice, ideals).best()[0] == pytest.approx(2 * Levels(cost, ideals).best()[0], rel=1e-12)
 
@@ -410,3 +402,22 @@ def test_a_best_plan_that_does_not_fit_is_named():
     report = plan(vgg(tight), SearchOptions(**DEALT)).report
     assert report.status in (Status.LIMIT, Status.INFEASIBLE)
     assert any("does not look at memory" in note and "bytes per device" in note for note in report.notes)
+
+
+def test_a_search_ends_at_its_limits():
+    cost = pipedream_instance(ROWS[0])
+    ideals = enumerate_ideals(cost.groups, 100)
+    with pytest.raises(LimitError, match="time limit"):
+        Levels(cost, ideals, expired=lambda: True)
+    wide = replace(
+        cost, levels=(Level(count=2000, bandwidth_bytes_per_s=1e9), Level(count=9, bandwidth_bytes_per_s=1e9))
+    )
+    with pytest.raises(LimitError, match="41 ideals on 2000 x 9 units make"):
+        Levels(wide, ideals)
+
+
+def test_an_ended_search_is_reported():
+    problem = vgg(nodes([4]))
+    context = SearchContext(problem=problem, options=SearchOptions(**DEALT), costs=CostModel(problem), clock=Clock(0.0))
+    outcome = OPTIMIZERS["hierarchical_dp"].search(context)
+    assert (outcome.finished, outcome.exact, outcome.bound_s, outcome.candidates) == (False, False, None, ())

@@ -65,7 +65,7 @@ def test_streaming_costs_the_excess_over_the_bandwidth():
 
 
 def test_tensors_live_from_their_maker_to_their_last_reader():
-    """0 -> 1 -> 2 with tensors of 5 and 7, and one of 2 from 0 to 2 that waits only where both ends are in the stage."""
+    """0 -> 1 -> 2 with tensors of 5 and 7, one of 2 from 0 to 2 that waits only where both ends are inside."""
     tensors = (
         SharedTensor(maker=0, readers=(1,), ends=3, num_bytes=5, cost_s=0),
         SharedTensor(maker=1, readers=(2,), ends=6, num_bytes=7, cost_s=0),

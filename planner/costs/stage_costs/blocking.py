@@ -5,8 +5,8 @@
 
 cut(S) are the transfer seconds of all tensors that some, but not all, of S and the rest make or read: each is paid once
 at its maker's stage and once at every stage that reads it. peak(S) is the largest sum of tensors alive at a time when
-the stage runs its layers in order: what a layer reads and makes, and what later layers of the stage still read. The
-paper does not say in which order; this is our reading. Without streaming, S must fit into M.
+the stage runs its layers in order: what a layer reads and makes, and what later layers of the stage still read (our
+reading of the paper's peak_act). Without streaming, S must fit into M.
 """
 
 from __future__ import annotations
