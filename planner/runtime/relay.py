@@ -7,6 +7,7 @@ each stage in between, its gradient on the way back likewise.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -55,6 +56,29 @@ def check_boundaries(program: TracedProgram, crossing: Sequence[tuple[str, ...]]
                 )
 
 
+class DenseGradient(torch.autograd.Function):
+    """The tensor as it is; its gradient contiguous, as `torch.distributed` sends contiguous tensors only.
+
+    Gradients of transposed and of expanded (summed) tensors are strided views.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        """A view of `tensor`."""
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """A contiguous copy, where the gradient is none."""
+        return gradient.contiguous()
+
+
+def dense_gradient(tensor: torch.Tensor) -> torch.Tensor:
+    """`DenseGradient` of a tensor."""
+    dense: torch.Tensor = DenseGradient.apply(tensor)  # type: ignore[no-untyped-call]
+    return dense
+
+
 class RelayStage(nn.Module):
     """One stage as torch runs it: `received` tensors in, `sent` tensors out (the model's output on the last stage).
 
@@ -71,11 +95,11 @@ class RelayStage(nn.Module):
         self.sent = tuple(sent)
 
     def forward(self, *received: torch.Tensor, **data: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """The tensors of `sent`; a single one as it is, not in a tuple."""
-        known = dict(zip(self.received, received, strict=True)) | data
+        """The tensors of `sent`, contiguous; a single one as it is, not in a tuple."""
+        known = dict(zip(self.received, map(dense_gradient, received), strict=True)) | data
         made = self.compute(*(known[name] for name in self.part.input_names))
         known.update(zip(self.part.output_names, made, strict=True))
-        sent = tuple(known[name] for name in self.sent)
+        sent = tuple(known[name].contiguous() for name in self.sent)
         return sent[0] if len(sent) == 1 else sent
 
 

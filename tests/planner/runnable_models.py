@@ -65,6 +65,32 @@ def frozen_model() -> RunnableModel:
     return model
 
 
+class Turn(Block):
+    """A block that returns a strided view: its square output, transposed."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        side = int(WIDTH**0.5)
+        return super().forward(x.reshape(-1, WIDTH)).view(-1, side, side).transpose(1, 2)
+
+
+class Total(nn.Module):
+    """A sum, whose gradient is an expanded view, and a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(1, keepdim=True) + self.bias
+
+
+def strided_model() -> RunnableModel:
+    """Neither the tensors nor the gradients between its three layers are contiguous."""
+    torch.manual_seed(SEED)
+    model = nn.Sequential(Turn(), Turn(), Total())
+    return RunnableModel(name="strided", model=model, make_batch=_summed_batch, loss=nn.functional.mse_loss)
+
+
 class Codes(nn.Module):
     """The first block makes integer codes, the second one looks them up."""
 
@@ -153,6 +179,11 @@ class ForeignReference(Loader):
 def _skip_batch(batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     made = torch.randn(3, batch_size, WIDTH, generator=torch.Generator().manual_seed(seed))
     return (made[0], made[1]), made[2]
+
+
+def _summed_batch(batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    (x, _), target = _skip_batch(batch_size, seed)
+    return (x,), target.view(batch_size, 1, WIDTH)[:, :, : int(WIDTH**0.5)]
 
 
 def _token_batch(batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:

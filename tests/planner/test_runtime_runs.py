@@ -87,6 +87,11 @@ def test_a_tensor_that_skips_a_stage_is_relayed() -> None:
     checked(make_plan(SKIP, (1, 3)), "skip_model")
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_strided_tensors_and_gradients_are_sent(schedule: str) -> None:
+    checked(make_plan(("0", "1", "2"), (1, 2), schedule=schedule), "strided_model")
+
+
 def test_a_stage_without_trained_parameters_runs() -> None:
     report = checked(make_plan(SKIP, (1, 3)), "frozen_model")
     assert set(report.gradient_differences) == {f"blocks.{i}.linear.{p}" for i in (2, 3) for p in ("weight", "bias")}
