@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.peers import pipedream_instance, published, published_plan, verdict
+from benchmarks.peers import pipedream_instance, pipedream_rows, published, published_plan, verdict
 from planner import Objective, ReplicaMode, Replication, SearchModel, SearchOptions, Status
 from planner.cluster import Cluster, Device, DeviceType, Link
 from planner.costs.model import CostModel
@@ -150,6 +150,19 @@ def test_plans_are_the_published_ones_except_for_ties():
         if not same_degrees or row["cuts"] not in (None, [end for end, _ in found[:-1]]):
             different.add(row_name(row))
     assert different == {"vgg16-4@1-straight", "alexnet-4@1", "vgg16-4@10x4@1.25"}
+
+
+def test_the_benchmark_says_so():
+    rows = list(pipedream_rows())
+    assert {row["verdict"] for row in rows} == {"equal"}
+    assert [row["their_plan_s"] for row in rows if row["same_plan"] is False] == pytest.approx(
+        [row["objective"] for row in rows if row["same_plan"] is False], rel=1e-12
+    )
+    assert verdict({"seconds": 0.25, "digits": ".3g"}, 0.2504) == "equal"
+    assert verdict({"seconds": 0.25, "digits": ".3g"}, 0.2506) == "worse"
+    assert verdict({"seconds": 0.25, "digits": ".3f"}, 0.2494) == "better"
+    assert verdict({"seconds": 0.25, "digits": ".3f"}, None) == "worse"
+    assert verdict({"seconds": None, "digits": ".3f"}, 0.1) == "better"
 
 
 # Brute force on small graphs
