@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parent.parent
 LIBRARIES = ("pipeplan", "numpy", "pulp", "highspy", "torch", "transformers")
 
 
@@ -17,7 +18,7 @@ def machine() -> dict[str, Any]:
     """Date, command, processor, cores, memory and versions."""
     return {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
-        "command": " ".join(["python -m", _module(), *sys.argv[1:]]),
+        "command": " ".join(["python -m", _module(), *map(_relative, sys.argv[1:])]),
         "processor": _processor(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
@@ -25,6 +26,14 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: found for name in LIBRARIES if (found := _version(name))},
     }
+
+
+def _relative(argument: str) -> str:
+    """An absolute path as seen from the repository; its name where it is elsewhere."""
+    path = Path(argument)
+    if not path.is_absolute():
+        return argument
+    return os.path.relpath(path, ROOT) if path.is_relative_to(ROOT.parent) else path.name
 
 
 def _module() -> str:

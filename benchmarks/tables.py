@@ -75,8 +75,8 @@ def scale_tables(rows: list[Row]) -> str:
 
 
 def _rounded(row: Row) -> Row:
-    values = {"objective": _digits(row["objective"], 6), "bound": _digits(row["bound"], 6)}
-    values |= {"gap": _digits(row["gap"], 6), "cpu_s": _digits(row["cpu_s"], 2)}
+    values = {"objective": _digits(row.get("objective"), 6), "bound": _digits(row.get("bound"), 6)}
+    values |= {"gap": _digits(row.get("gap"), 6), "cpu_s": _digits(row.get("cpu_s"), 2)}
     return values | {name: _digits(row.get(name), 0) for name in ("rss_mib",)}
 
 
