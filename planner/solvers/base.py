@@ -14,9 +14,6 @@ from typing import Any, Protocol
 
 MODEL_FILE = "model.mps"
 
-GRACE_S = 3.0
-"""Solvers look at their limit in some phases only: this long after it they are interrupted, then ended."""
-
 
 class SolverStatus(StrEnum):
     """How a solver ended. `feasible`: a limit was reached with a solution; `limit`: without one."""

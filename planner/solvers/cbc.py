@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from planner.solvers.base import GRACE_S, MODEL_FILE, Answer, SolverStatus, less
+from planner.solvers.base import MODEL_FILE, Answer, SolverStatus, less
+from planner.solvers.process import LOG_FILE, last_line, read, run_solver
 
-START_FILE, SOLUTION_FILE, LOG_FILE = "start.mst", "solution.txt", "solver.log"
-
-INTERRUPT_S = 2.0
-"""How long an interrupted CBC has to write its best solution."""
+START_FILE, SOLUTION_FILE = "start.mst", "solution.txt"
 
 BOUND_MARGIN = 1e-5
 """Relative margin taken off the bound: the log prints about seven digits, rounded."""
@@ -62,9 +57,9 @@ class Cbc:
             model.writeMPS(str(folder / MODEL_FILE))
             if start:
                 (folder / START_FILE).write_text(_mip_start(start))
-            _run([self.path(), *_cbc_arguments(limit_s, seed, bool(start))], folder, limit_s)
+            run_solver([self.path(), *_cbc_arguments(limit_s, seed, bool(start))], folder, limit_s)
             wanted = [variable.name for variable in model.variables()]
-            return _cbc_answer(_read(folder / SOLUTION_FILE), _read(folder / LOG_FILE), wanted)
+            return _cbc_answer(read(folder / SOLUTION_FILE), read(folder / LOG_FILE), wanted)
 
 
 def _cbc_arguments(limit_s: float, seed: int, warm: bool) -> list[str]:
@@ -80,52 +75,6 @@ def _mip_start(start: Mapping[str, float]) -> str:
     return "\n".join(["Stopped on time - objective value 0", *rows, ""])
 
 
-def _run(command: list[str], folder: Path, limit_s: float) -> None:
-    """Run to the end or to the hard limit. Whatever happens here, no process is left behind."""
-    with (folder / LOG_FILE).open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_die_with_parent(),
-        )
-        try:
-            process.wait(limit_s + GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)  # CBC then stops and writes its best solution
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(INTERRUPT_S)
-        finally:
-            _kill(process)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """On Linux, what makes the kernel kill the child when the thread that started it ends."""
-    if not sys.platform.startswith("linux"):
-        return None
-    libc = ctypes.CDLL(None)
-    set_death_signal = 1  # PR_SET_PDEATHSIG
-
-    def arm() -> None:
-        libc.prctl(set_death_signal, signal.SIGKILL)
-
-    return arm
-
-
-def _read(path: Path) -> str:
-    return path.read_text(errors="replace") if path.exists() else ""
-
-
 def _cbc_answer(solution: str, log: str, wanted: list[str]) -> Answer:
     """Status from the first line of the solution file, values only when every variable is there."""
     head, _, body = solution.partition("\n")
@@ -136,7 +85,7 @@ def _cbc_answer(solution: str, log: str, wanted: list[str]) -> Answer:
     if not head or "no integer solution" in head:
         stopped = bool(head) or "Stopped" in log or bound is not None
         status = SolverStatus.LIMIT if stopped else SolverStatus.FAILED
-        return Answer(status=status, values={}, bound=less(bound, BOUND_MARGIN), words=head or _last_line(log))
+        return Answer(status=status, values={}, bound=less(bound, BOUND_MARGIN), words=head or last_line(log, "CBC"))
     values = _cbc_values(body)
     if any(name not in values for name in wanted):
         return Answer(status=SolverStatus.FAILED, values={}, bound=None, words=f"{head}: the solution file is cut off")
@@ -161,8 +110,3 @@ def _last_bound(log: str) -> float | None:
     found = re.findall(r"best possible (-?[0-9.]+(?:e[+-]?[0-9]+)?)", log)
     bound = float(found[-1]) if found else None
     return bound if bound is not None and abs(bound) < 1e40 else None  # CBC writes 1e+50 for "unknown"
-
-
-def _last_line(log: str) -> str:
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return lines[-1] if lines else "CBC wrote nothing"

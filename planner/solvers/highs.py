@@ -1,23 +1,29 @@
-"""HiGHS through highspy, in this process."""
+"""HiGHS, as a child process that never outlives the call: see `highs_worker`."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
+import importlib.metadata
 import importlib.util
-import math
-import os
+import json
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from planner.solvers.base import GRACE_S, MODEL_FILE, Answer, SolverStatus, less
+from planner.solvers import highs_worker
+from planner.solvers.base import MODEL_FILE, Answer, SolverStatus, less
+from planner.solvers.highs_worker import ANSWER_FILE, JOB_FILE
+from planner.solvers.process import LOG_FILE, last_line, read, run_solver
 
 BOUND_MARGIN = 1e-6
 """Relative margin taken off the dual bound: tolerances are 1e-7 to 1e-6 on rows of order 1 to 1000."""
+
+INFEASIBLE = ("kInfeasible", "kUnboundedOrInfeasible")
+"""Nothing here is unbounded below."""
+
+STOPPED = ("kTimeLimit", "kInterrupt", "kSolutionLimit", "kIterationLimit")
 
 
 class Highs:
@@ -30,78 +36,40 @@ class Highs:
         return importlib.util.find_spec("highspy") is not None
 
     def version(self) -> str:
-        """The library's own version."""
-        with _quiet_stdout():
-            return f"HiGHS {importlib.import_module('highspy').Highs().version()}"
+        """The version of highspy, which is that of the library in it."""
+        return f"HiGHS {importlib.metadata.version('highspy')}"
 
     def solve(self, model: Any, *, limit_s: float, seed: int, start: Mapping[str, float]) -> Answer:
-        """See `MilpSolver`. One thread, gap 0."""
-        highspy = importlib.import_module("highspy")
-        with _quiet_stdout():  # the constructor prints a banner
-            highs = highspy.Highs()
-        options = {"output_flag": False, "threads": 1, "random_seed": seed % 2**31, "time_limit": max(limit_s, 0.01)}
-        for key, value in {**options, "mip_rel_gap": 0.0, "mip_abs_gap": 1e-7}.items():
-            highs.setOptionValue(key, value)
-        with tempfile.TemporaryDirectory(prefix="pipeplan-milp-") as folder:
-            path = Path(folder) / MODEL_FILE
-            model.writeMPS(str(path))
-            if highs.readModel(str(path)) == highspy.HighsStatus.kError:
-                return Answer(status=SolverStatus.FAILED, values={}, bound=None, words="HiGHS cannot read the model")
-        names = list(highs.getLp().col_names_)
-        if start:
-            _start_highs(highs, names, start)
-        _run_highs(highs, limit_s)
-        return _highs_answer(highspy, highs, names)
+        """See `MilpSolver`. One thread, gap 0; killed soon after the limit whatever it does."""
+        deadline_s = time.monotonic() + limit_s
+        with tempfile.TemporaryDirectory(prefix="pipeplan-milp-") as name:
+            folder = Path(name)
+            model.writeMPS(str(folder / MODEL_FILE))
+            job = {"deadline_s": deadline_s, "seed": seed % 2**31, "start": dict(start)}
+            (folder / JOB_FILE).write_text(json.dumps(job))
+            run_solver([sys.executable, "-P", str(Path(highs_worker.__file__).resolve())], folder, limit_s)
+            late = time.monotonic() > deadline_s
+            return _highs_answer(read(folder / ANSWER_FILE), read(folder / LOG_FILE), late)
 
 
-def _run_highs(highs: Any, limit_s: float) -> None:
-    """Run in a thread, so that Ctrl-C and the hard limit end it too (HiGHS checks a flag in its callbacks)."""
-    highs.HandleUserInterrupt = True
-    thread = threading.Thread(target=highs.run, daemon=True)
-    thread.start()
-    try:
-        thread.join(limit_s + GRACE_S)
-    finally:
-        if thread.is_alive():
-            highs.cancelSolve()
-            thread.join()
+def _highs_answer(written: str, log: str, late: bool) -> Answer:
+    """What the worker found; without a word from it the limit ended it if it was `late`, else a fault of its own."""
+    if not written:
+        status = SolverStatus.LIMIT if late else SolverStatus.FAILED
+        return Answer(status=status, values={}, bound=None, words=last_line(log, "HiGHS"))
+    found = json.loads(written)
+    status = _status(found["status"], bool(found["values"]))
+    if status in (SolverStatus.INFEASIBLE, SolverStatus.FAILED):
+        return Answer(status=status, values={}, bound=None, words=found["words"])
+    bound = less(found["bound"], BOUND_MARGIN)
+    return Answer(status=status, values=found["values"], bound=bound, words=found["words"])
 
 
-def _start_highs(highs: Any, names: list[str], start: Mapping[str, float]) -> None:
-    import numpy as np
-
-    known = [i for i, name in enumerate(names) if name in start]
-    values = np.array([start[names[i]] for i in known], dtype=float)
-    highs.setSolution(len(known), np.array(known, dtype=np.int32), values)
-
-
-def _highs_answer(highspy: Any, highs: Any, names: list[str]) -> Answer:
-    status, info = highs.getModelStatus(), highs.getInfo()
-    kinds, words = highspy.HighsModelStatus, highs.modelStatusToString(status)
-    if status in (kinds.kInfeasible, kinds.kUnboundedOrInfeasible):  # nothing here is unbounded below
-        return Answer(status=SolverStatus.INFEASIBLE, values={}, bound=None, words=words)
-    has_solution = info.primal_solution_status == 2  # 2 is "feasible" in HiGHS's enumeration
-    bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else None
-    values = dict(zip(names, highs.getSolution().col_value, strict=True)) if has_solution else {}
-    if status == kinds.kOptimal and has_solution:
-        found = SolverStatus.OPTIMAL
-    elif status in (kinds.kTimeLimit, kinds.kInterrupt, kinds.kSolutionLimit, kinds.kIterationLimit):
-        found = SolverStatus.FEASIBLE if has_solution else SolverStatus.LIMIT
-    else:
-        found = SolverStatus.FAILED
-    return Answer(status=found, values=values, bound=less(bound, BOUND_MARGIN), words=words)
-
-
-@contextlib.contextmanager
-def _quiet_stdout() -> Iterator[None]:
-    """Send what C code writes on file descriptor 1 nowhere."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
+def _status(said: str, has_solution: bool) -> SolverStatus:
+    if said in INFEASIBLE:
+        return SolverStatus.INFEASIBLE
+    if said == "kOptimal" and has_solution:
+        return SolverStatus.OPTIMAL
+    if said in STOPPED:
+        return SolverStatus.FEASIBLE if has_solution else SolverStatus.LIMIT
+    return SolverStatus.FAILED

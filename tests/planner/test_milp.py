@@ -18,12 +18,12 @@ from planner.graph import Edge, Layer, LayerGraph, TiedParameters
 from planner.optimizers._milp_model import PartitionModel
 from planner.optimizers._milp_prices import Setting, SettingPrices
 from planner.optimizers._milp_scope import device_groups
-from planner.optimizers.base import OPTIMIZERS, Clock, SearchContext
+from planner.optimizers.base import OPTIMIZERS, Clock, SearchContext, refusal
 from planner.optimizers.milp import Milp, choose_solver
 from planner.options import Objective, Replication, SearchModel, SearchOptions
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
-from planner.solvers import cbc
+from planner.solvers import cbc, process
 from planner.solvers.base import SolverStatus
 from planner.solvers.cbc import Cbc
 from planner.solvers.highs import Highs
@@ -139,7 +139,7 @@ def test_the_model_file_holds_generated_names_only(diamond: Problem, tmp_path: P
 def test_incumbents_are_kept_and_cut_off_the_rest(problem: Problem, options: SearchOptions) -> None:
     milp = Milp()
     context = context_of(problem, options)
-    assume(milp.supports(context) == "")
+    assume(refusal(milp, context) == "")
     alone = milp.search(context)
     assume(alone.candidates)
     again = milp.search(replace(context, incumbents=alone.candidates))
@@ -232,8 +232,8 @@ def test_a_solver_that_hangs_is_killed_with_its_children(
     script = tmp_path / "cbc"
     script.write_text(f"#!/bin/sh\ntrap '' INT\nsleep 600 &\necho $$ $! > {pids}\nwait\nwait\n")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(cbc, "GRACE_S", 2.0)
-    monkeypatch.setattr(cbc, "INTERRUPT_S", 0.2)
+    monkeypatch.setattr(process, "GRACE_S", 2.0)
+    monkeypatch.setattr(process, "INTERRUPT_S", 0.2)
     answer = Cbc(str(script)).solve(model_of(context_of(diamond, EQUAL), 2).lp, limit_s=0.05, seed=0, start={})
     assert answer.status is SolverStatus.FAILED
     for pid in map(int, pids.read_text().split()):
