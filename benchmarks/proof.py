@@ -8,6 +8,7 @@ and memory of its file. One process per row; objective and bound are the bottlen
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import sys
@@ -119,7 +120,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Runs what the arguments ask for; progress on standard error, tables on standard output."""
+    """Runs what the arguments ask for; progress on standard error, tables on standard output, also after Ctrl-C."""
     asked = _arguments()
     ks = [SHIPPED] if asked.shipped else [*filter(None, asked.k.split(",")), SHIPPED]
     try:
@@ -128,9 +129,10 @@ def main() -> None:
         sys.exit(str(fault))
     instances = {name: path for name, path in instances.items() if asked.only in name}
     progress, done = Console(stderr=True), list[Row]()
-    for row in rows(instances, ks, asked.limit_s, asked.memory_gib):
-        done.append(row)
-        progress.print(f"{len(done)}/{len(instances) * len(ks)} {row['instance']} {row['k']}", highlight=False)
+    with contextlib.suppress(KeyboardInterrupt):  # what is done by then is shown and written
+        for row in rows(instances, ks, asked.limit_s, asked.memory_gib):
+            done.append(row)
+            progress.print(f"{len(done)}/{len(instances) * len(ks)} {row['instance']} {row['k']}", highlight=False)
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(row_table(done), summary_table(done), sep="\n\n")
     if asked.json:
