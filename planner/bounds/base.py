@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -9,7 +11,7 @@ from typing import Protocol
 from planner.cluster import Route
 from planner.costs.communication import ring_all_reduce_s
 from planner.costs.model import CostModel
-from planner.options import Objective, Replication
+from planner.options import Objective, Replication, SearchModel
 from planner.problem import Problem
 from planner.registry import Registry
 from planner.workload import Recomputation, ReplicaMode
@@ -19,7 +21,11 @@ from planner.workload import Recomputation, ReplicaMode
 class BoundQuery:
     """Over which plans a bound must hold: every partition, placement, schedule and degree at these batches.
 
-    `batches` are (microbatch size, number of microbatches). The device groups are those of `tensor` devices.
+    `batches` are (microbatch size, number of microbatches). The device groups are those of `tensor` devices. No bound on
+    the iteration need exceed `iteration_upper_s`, what a known plan takes. When `expired()` a bound may give up (None).
+    `search_model` lets bounds use what only that model counts; without it they hold for all. `upper_s` is the value of
+    a known plan in the objective's unit (seconds per sample), `limit_s` what all bounds together may spend: bounds that
+    run a solver return None when it is 0. `seed` is for solvers.
     """
 
     problem: Problem
@@ -29,6 +35,12 @@ class BoundQuery:
     replication: Replication
     replica_mode: ReplicaMode
     schedules: tuple[str, ...] = ("1f1b", "gpipe")
+    iteration_upper_s: float = math.inf
+    expired: Callable[[], bool] = lambda: False
+    search_model: SearchModel | None = None
+    upper_s: float = math.inf
+    limit_s: float = 0.0
+    seed: int = 0
 
     @cached_property
     def groups(self) -> dict[str, int]:
@@ -43,7 +55,7 @@ class BoundQuery:
         """Every replication degree that a plan may use at this batch."""
         if self.replication is Replication.NONE:
             return [1]
-        most = max(self.groups.values(), default=1)
+        most = max(1, sum(self.groups.values()))
         if self.replica_mode is ReplicaMode.DEALT:
             return list(range(1, min(most, num_microbatches) + 1))
         return [d for d in range(1, most + 1) if microbatch_size % d == 0]
@@ -60,16 +72,15 @@ class BoundQuery:
         training, runs = self.problem.training, self.problem.index.runs_backward
         again = training is not None and training.recomputation is Recomputation.FULL
         found = []
-        for kind, count in self.groups.items():
-            if count >= degree:
-                prices = self.costs.layer_prices(kind, samples, self.problem.workload.tensor)
-                shared = self._collectives(kind, samples)
-                forward = [f + s for f, s in zip(prices.forward_s, shared, strict=True)]
-                backward = [
-                    b + (training is not None and run) * s + (again and run) * f
-                    for b, s, f, run in zip(prices.backward_s, shared, forward, runs, strict=True)
-                ]
-                found.append((forward, backward))
+        for kind in self.groups:  # a stage may mix types: its slowest is no faster than the fastest of all
+            prices = self.costs.layer_prices(kind, samples, self.problem.workload.tensor)
+            shared = self._collectives(kind, samples)
+            forward = [f + s for f, s in zip(prices.forward_s, shared, strict=True)]
+            backward = [
+                b + (training is not None and run) * s + (again and run) * f
+                for b, s, f, run in zip(prices.backward_s, shared, forward, runs, strict=True)
+            ]
+            found.append((forward, backward))
         return found
 
     def _collectives(self, kind: str, samples: float) -> list[float]:
