@@ -143,6 +143,27 @@ class Network:
         )
 
     def _shortest(self, source: str, target: str, width: float) -> tuple[tuple[int, bool], ...] | None:
+        """Links of a shortest path over links of at least `width`: one hop, two over a common switch, else searched."""
+        ahead = self._wide_links(source, width)
+        if target in ahead:
+            return ((ahead[target], self._links[ahead[target]].a == source),)
+        behind = self._wide_links(target, width)
+        switch = next((vertex for vertex in ahead if vertex in behind), None)
+        if switch is not None:
+            first, second = ahead[switch], behind[switch]
+            return ((first, self._links[first].a == source), (second, self._links[second].a == switch))
+        return self._searched(source, target, width)
+
+    def _wide_links(self, vertex: str, width: float) -> dict[str, int]:
+        """Neighbour -> link of at least `width`."""
+        return {
+            other: number
+            for other, number in self._neighbours[vertex]
+            if self._links[number].bandwidth_bytes_per_s >= width
+        }
+
+    def _searched(self, source: str, target: str, width: float) -> tuple[tuple[int, bool], ...] | None:
+        """Breadth first."""
         came: dict[str, tuple[str, int]] = {source: ("", -1)}
         queue = deque([source])
         while queue and target not in came:

@@ -25,11 +25,14 @@ from planner.verify import verify
 PROVEN_GAP = 1e-6
 """A relative gap up to which a plan counts as proven optimal in its search model."""
 
-PORTFOLIO = ("uniform", "chain_dp", "ideal_dp", "milp", "hierarchical_dp")
+PORTFOLIO = ("uniform", "chain_dp", "multilevel", "ideal_dp", "milp", "hierarchical_dp")
 """What `auto` runs, in order, until one has proven its plan optimal."""
 
 WARM_STARTS = {"milp": ("chain_dp",)}
 """What runs before a named optimizer, to give it a plan to start from."""
+
+BOUND_GRACE_S = 1.5
+"""Bounds may take this long even when the search has used up its time."""
 
 ROUNDING = 1e-9
 """Values that differ by less, relatively, are equal: they were summed in another order."""
@@ -156,10 +159,17 @@ def _simulate(context: SearchContext, outcomes: dict[str, Outcome]) -> list[_Fin
 
 
 def _best_schedule(context: SearchContext, candidate: Candidate) -> tuple[Candidate, Estimate] | None:
-    """The candidate under the fastest schedule that is allowed and fits, the frugal one when they tie."""
+    """The candidate under the fastest schedule that is allowed and fits; the first of those that tie.
+
+    First comes the optimizer's own, frugal one, but with fewer microbatches than stages the last: engines have no
+    1F1B for that.
+    """
     others = [s for s in context.schedules if s != candidate.plan.schedule]
+    ordered = [candidate.plan.schedule, *others]
+    if candidate.plan.num_microbatches < len(candidate.plan.stages):
+        ordered.reverse()
     best: tuple[Candidate, Estimate] | None = None
-    for schedule in [candidate.plan.schedule, *others]:
+    for schedule in ordered:
         trial = replace(candidate, plan=replace(candidate.plan, schedule=schedule))
         if verify(trial.plan, context.problem, context.costs):
             continue
@@ -267,6 +277,8 @@ def _certificates(context: SearchContext, outcomes: dict[str, Outcome], best: _F
         replication=context.options.replication,
         replica_mode=context.options.replica_mode,
         schedules=context.schedules,
+        iteration_upper_s=best.estimate.iteration_time_s,
+        expired=Clock(max(BOUND_GRACE_S, context.clock.left_s())).expired,
     )
     everything = "all plans at the allowed batch sizes, on whole device groups"
     general = context.search_model in GENERAL_MODELS
@@ -304,6 +316,8 @@ def _notes(context: SearchContext, finalists: list[_Finalist]) -> tuple[str, ...
         notes.append(
             f"{idle} of {len(context.problem.cluster.devices)} devices stay idle: no plan found is faster with them"
         )
+    if len({len(stage.replicas) for stage in best.candidate.plan.stages}) > 1:
+        notes.append("replication differs between stages, which PyTorch cannot run: --replication equal rules it out")
     equal = next((f for f in finalists if f.found_by == "uniform"), None)
     if equal is not None and equal is not best and best.estimate.iteration_time_s:
         ratio = equal.estimate.iteration_time_s / best.estimate.iteration_time_s

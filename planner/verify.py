@@ -12,7 +12,7 @@ from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.model import CostModel, shape_of
 from planner.errors import InputError
 from planner.graph import NOUN_CONFIG
-from planner.plan import Plan
+from planner.plan import Plan, Stage
 from planner.problem import Problem
 from planner.schedules import SCHEDULES
 from planner.workload import ReplicaMode
@@ -63,6 +63,7 @@ def _structure(plan: Plan, problem: Problem) -> Iterator[Violation]:
         if name not in count:
             yield _violation("layers", f"layer {name!r} is in no stage: add it to one")
     for number, stage in enumerate(plan.stages):
+        yield from _degrees(stage, number)
         if not stage.layers:
             yield _violation("stages", f"stage {number} has no layers: remove it")
         if not stage.replicas or not all(stage.replicas):
@@ -73,6 +74,15 @@ def _structure(plan: Plan, problem: Problem) -> Iterator[Violation]:
     if plan.schedule not in SCHEDULES:
         known_names = ", ".join(SCHEDULES.names())
         yield _violation("schedule", f"the schedule {plan.schedule!r} is unknown: use one of {known_names}")
+
+
+def _degrees(stage: Stage, number: int) -> Iterator[Violation]:
+    """Degrees of at least 1, a ZeRO stage that exists."""
+    for name, degree in (("tensor", stage.tensor), ("context", stage.context), ("expert", stage.expert)):
+        if degree < 1:
+            yield _violation("degrees", f"stage {number} has {name} degree {degree}: it must be at least 1")
+    if not 0 <= stage.zero <= 3:
+        yield _violation("degrees", f"stage {number} has ZeRO stage {stage.zero}: it must be between 0 and 3")
 
 
 def _order(plan: Plan, problem: Problem) -> Iterator[Violation]:

@@ -94,6 +94,8 @@ def on_cluster(model: ProfiledModel, cluster: Cluster) -> ProfiledModel:
     A profile that names no device is taken for the cluster's only device type, and says so in its notes. InputError
     when no profile fits.
     """
+    if not cluster.devices:
+        raise InputError("the cluster has no devices: give at least one", pointer="/cluster/devices")
     types = tuple(dict.fromkeys(device.type for device in cluster.devices))
     profiles = tuple(_adopted(profile, types) for profile in model.profiles)
     fitting = tuple(profile for profile in profiles if profile.device_type in types)

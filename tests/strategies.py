@@ -15,7 +15,7 @@ from planner.cluster import Cluster, Device, DeviceType, Link
 from planner.costs.model import CostModel
 from planner.graph import Edge, Layer, LayerGraph, TiedParameters
 from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext
-from planner.options import Objective, Replication, SearchModel, SearchOptions
+from planner.options import GENERAL_MODELS, Objective, Replication, SearchOptions
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
 from planner.workload import Communication, Inference, Recomputation, ReplicaMode, Training
@@ -142,7 +142,7 @@ def search_options(draw: st.DrawFn, *, replications: tuple[Replication, ...] = t
     """Objectives, search models, replication and replica mode."""
     return SearchOptions(
         objective=draw(st.sampled_from(Objective)),
-        search_model=draw(st.none() | st.sampled_from(SearchModel)),
+        search_model=draw(st.none() | st.sampled_from(GENERAL_MODELS)),
         schedule=draw(st.sampled_from(["auto", "1f1b", "gpipe"])),
         replication=draw(st.sampled_from(replications)),
         replica_mode=draw(st.sampled_from(ReplicaMode)),

@@ -21,8 +21,8 @@ from planner.workload import Recomputation, ReplicaMode
 class BoundQuery:
     """Over which plans a bound must hold: every partition, placement, schedule and degree at these batches.
 
-    `batches` are (microbatch size, number of microbatches). The device groups are those of `tensor` devices. No bound on
-    the iteration need exceed `iteration_upper_s`, what a known plan takes. When `expired()` a bound may give up (None).
+    `batches` are (microbatch size, number of microbatches). The device groups are those of `tensor` devices. No bound
+    on the iteration need exceed `iteration_upper_s`, what a known plan takes. When `expired()` a bound may give up.
     `search_model` lets bounds use what only that model counts; without it they hold for all. `upper_s` is the value of
     a known plan in the objective's unit (seconds per sample), `limit_s` what all bounds together may spend: bounds that
     run a solver return None when it is 0. `seed` is for solvers.

@@ -29,7 +29,7 @@ from planner.costs.parts import carries_gradient
 from planner.options import Objective
 from planner.workload import ReplicaMode
 
-RELATIVE_STEP = 1e-6
+RELATIVE_STEP = 1e-5
 
 
 @BOUNDS.register
@@ -46,7 +46,12 @@ class PathBound:
         """Bound on the simulated iteration time: the smallest over batches and allowed schedules."""
         if query.objective is not Objective.ITERATION_TIME:
             return None
-        return lowered(min(_batch(query, *batch) for batch in query.batches))
+        best = query.iteration_upper_s
+        for batch in query.batches:
+            if query.expired():
+                return None
+            best = min(best, _batch(query, batch, best))
+        return lowered(best)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +78,31 @@ class _Path:
         return start + max(0, bisect_right(steps, value * (1 + 1e-12), key=reached) - 1)
 
 
-def _batch(query: BoundQuery, size: int, count: int) -> float:
-    path = _path(query, size, count)
-    trains = query.problem.training is not None
-    rules = {idle_rule(name, dealt=path.dealt, trains=trains) for name in query.schedules}
-    groups = sum(query.groups.values())
-    return min(_smallest(path, rule, groups) for rule in rules)
+def may_stay_below(query: BoundQuery, batch: tuple[int, int], value: float) -> bool:
+    """Whether a division of the longest path stays at or below `value` under some allowed schedule."""
+    path, groups = _path(query, *batch), sum(query.groups.values())
+    return any(_reaches_the_end(path, value, rule, groups) for rule in rules_of(query))
 
 
-def _smallest(path: _Path, rule: IdleRule, groups: int) -> float:
-    """The largest value known to be below every plan."""
+def rules_of(query: BoundQuery) -> list[IdleRule]:
+    """What is known of the idle time under each allowed schedule, once each."""
+    dealt, trains = query.replica_mode is ReplicaMode.DEALT, query.problem.training is not None
+    return list(dict.fromkeys(idle_rule(name, dealt=dealt, trains=trains) for name in query.schedules))
+
+
+def _batch(query: BoundQuery, batch: tuple[int, int], known: float) -> float:
+    path, groups = _path(query, *batch), sum(query.groups.values())
+    for rule in rules_of(query):
+        known = _smallest(path, rule, groups, known)
+    return known
+
+
+def _smallest(path: _Path, rule: IdleRule, groups: int, known: float) -> float:
+    """The largest value known to be below every plan, `known` where no plan is below that."""
     largest = max(f[-1] + b[-1] for f, b in zip(path.forward.values(), path.backward.values(), strict=True))
-    low, high = 0.0, 3 * path.before[-1] + path.count * largest
+    low, high = 0.0, min(known, 3 * path.before[-1] + path.count * largest)
+    if math.isfinite(known) and not _reaches_the_end(path, high, rule, groups):
+        return known
     while high - low > RELATIVE_STEP * high:
         middle = (low + high) / 2
         if _reaches_the_end(path, middle, rule, groups):

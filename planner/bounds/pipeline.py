@@ -33,9 +33,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.bounds._idle import IdleRule, idle_rule
+from planner.bounds._idle import IdleRule
 from planner.bounds._places import Places
 from planner.bounds.base import BOUNDS, BoundQuery, lowered
+from planner.bounds.path import may_stay_below, rules_of
 from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.intervals import Array, cut_bytes, interval_parts
 from planner.costs.memory import memory_bytes, total_bytes
@@ -45,7 +46,7 @@ from planner.options import Objective
 from planner.schedules import SCHEDULES, PipelineShape
 from planner.workload import Recomputation, ReplicaMode
 
-RELATIVE_STEP = 1e-5
+RELATIVE_STEP = 1e-4
 """The search for the smallest value stops when it is known this well; the bound is its lower end."""
 
 MAX_CELLS = 5e8
@@ -73,14 +74,14 @@ class PipelineBound:
         cells = sum(query.groups.values()) * len(query.degrees(*max(query.batches))) * len(index) ** 2
         if cells > MAX_CELLS:
             return None
-        best = math.inf
-        places, trains = Places(query), query.problem.training is not None
-        dealt = query.replica_mode is ReplicaMode.DEALT
-        rules = {idle_rule(name, dealt=dealt, trains=trains) for name in query.schedules}
+        best, places = query.iteration_upper_s, Places(query)
         for batch in query.batches:
-            division = _Division(query, places, batch)
-            for rule in rules:
-                best = min(best, _smallest(division, rule, best))
+            if query.expired():
+                return None
+            if may_stay_below(query, batch, best):
+                division = _Division(query, places, batch)
+                for rule in rules_of(query):
+                    best = min(best, _smallest(division, rule, best))
         return lowered(best) if math.isfinite(best) else None
 
 
@@ -145,7 +146,7 @@ class _Division:
         self.dealt = query.replica_mode is ReplicaMode.DEALT
         at = np.arange(self.n + 1)
         self.later = at[:, None] < at[None, :]
-        raw = [(r, kind) for r in query.degrees(*batch) for kind, most in query.groups.items() if r <= most]
+        raw = [(r, kind) for r in query.degrees(*batch) for kind in query.groups]
         self._intervals: dict[tuple[str, int], StageParts] = {}
         self.need = self._stages_needed(raw)
         self.degrees = [self._degree(r, [kind for degree, kind in raw if degree == r]) for r in {r for r, _ in raw}]

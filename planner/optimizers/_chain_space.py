@@ -59,12 +59,16 @@ class BoundaryArrays:
     right_pays_s: Array
 
 
-def device_classes(problem: Problem, tensor: int) -> list[list[Group]]:
-    """Groups of every class that has a profile, in listed order; devices that fill no group are left out."""
+def device_classes(problem: Problem, tensor: int, *, by_memory: bool = True) -> list[list[Group]]:
+    """Groups of every class that has a profile, in listed order; devices that fill no group are left out.
+
+    A class is a device type, `by_memory` a type and a memory limit.
+    """
     classes: dict[tuple[str, int], list[str]] = {}
     for device in problem.cluster.devices:
         if device.type in problem.profile_of:
-            classes.setdefault((device.type, problem.memory_limits[device.id]), []).append(device.id)
+            limit = problem.memory_limits[device.id] if by_memory else 0
+            classes.setdefault((device.type, limit), []).append(device.id)
     cut = [[tuple(ids[k : k + tensor]) for k in range(0, len(ids) - tensor + 1, tensor)] for ids in classes.values()]
     return [groups for groups in cut if groups]
 
@@ -72,7 +76,15 @@ def device_classes(problem: Problem, tensor: int) -> list[list[Group]]:
 class ChainSpace:
     """Prices of all stages and boundaries at one microbatch size, schedule and set of configs."""
 
-    def __init__(self, context: SearchContext, schedule: str, batch: tuple[int, int], degrees: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        context: SearchContext,
+        schedule: str,
+        batch: tuple[int, int],
+        degrees: tuple[int, ...],
+        *,
+        by_memory: bool = True,
+    ) -> None:
         self.context, self.problem, self.costs = context, context.problem, context.costs
         self.schedule, (self.microbatch_size, self.num_microbatches) = schedule, batch
         self.model = context.search_model
@@ -82,7 +94,7 @@ class ChainSpace:
         self.zero = training.zero if training else 0
         self.recomputation = training.recomputation if training else Recomputation.NONE
         self.dealt = context.options.replica_mode is ReplicaMode.DEALT
-        self.classes = device_classes(self.problem, self.tensor)
+        self.classes = device_classes(self.problem, self.tensor, by_memory=by_memory)
         self.configs = [Config(c, r) for c, groups in enumerate(self.classes) for r in degrees if r <= len(groups)]
         self.num_layers = len(self.problem.index)
         self.may_cut = _boundaries(self.problem)
@@ -297,7 +309,8 @@ class ChainSpace:
         return np.asarray(total_bytes(by_purpose))
 
     def _limit(self, config: Config) -> int:
-        return self.problem.memory_limits[self.classes[config.device_class][0][0]]
+        """The least memory of the class's devices."""
+        return min(self.problem.memory_limits[d] for group in self.classes[config.device_class] for d in group)
 
     def _boundary_arrays(self, left: Config, right: Config, route: Route) -> BoundaryArrays:
         both = min(left.replicas, right.replicas)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from planner.costs.model import CostModel
-from planner.options import GENERAL_MODELS, SearchModel, SearchOptions
+from planner.options import GENERAL_MODELS, Replication, SearchModel, SearchOptions
 from planner.plan import Plan
 from planner.problem import Problem
 from planner.registry import Registry
-from planner.workload import Communication
+from planner.workload import Communication, ReplicaMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +88,20 @@ class SearchContext:
         if work.num_microbatches is not None:
             return [(total // work.num_microbatches, work.num_microbatches)]
         return [(size, total // size) for size in divisors(total)]
+
+
+def mixes_devices(context: SearchContext) -> bool:
+    """Whether a stage might have replicas on unequal devices (type or memory): most searches leave such plans out.
+
+    They are allowed, so whoever leaves them out has not searched everything where this is true.
+    """
+    problem, options = context.problem, context.options
+    used = [device for device in problem.cluster.devices if device.type in problem.profile_of]
+    if len({(device.type, problem.memory_limits[device.id]) for device in used}) < 2:
+        return False
+    split = options.replica_mode is ReplicaMode.SPLIT
+    alone = options.replication is Replication.NONE
+    return not alone and any((size if split else count) > 1 for size, count in context.batches())
 
 
 def divisors(number: int) -> list[int]:

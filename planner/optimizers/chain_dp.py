@@ -20,7 +20,7 @@ from planner.costs.objective import objective_s
 from planner.optimizers._chain_kernel import Caps, Goal, Solution, Sweep
 from planner.optimizers._chain_memory import fewest_groups
 from planner.optimizers._chain_space import ChainSpace, device_classes
-from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
+from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors, mixes_devices
 from planner.options import Objective, Replication
 from planner.plan import Plan
 from planner.problem import Problem
@@ -71,6 +71,7 @@ class _Search:
         self.complete = True
         self.notes: list[str] = []
         self.uniform = uniform_links(context.problem)
+        self.by_memory = _memory_views(context)
 
     def run(self) -> None:
         """All batches, from the largest number of microbatches on."""
@@ -104,7 +105,8 @@ class _Search:
         work, options = self.context.problem.workload, self.context.options
         if options.replication is Replication.NONE:
             return [1]
-        most = max(len(groups) for groups in device_classes(self.context.problem, work.tensor))
+        views = [device_classes(self.context.problem, work.tensor, by_memory=view) for view in self.by_memory]
+        most = max(len(groups) for classes in views for groups in classes)
         if options.replica_mode is ReplicaMode.DEALT:
             return list(range(1, min(most, batch[1]) + 1))
         return [degree for degree in divisors(batch[0]) if degree <= most]
@@ -138,10 +140,11 @@ class _Search:
             if self.context.clock.expired():
                 self._ran_out()
                 return
-            space = ChainSpace(self.context, schedule, batch, degrees)
-            if space.configs:
-                for solution in self._solutions(space):
-                    self._keep(space, solution)
+            for by_memory in self.by_memory:
+                space = ChainSpace(self.context, schedule, batch, degrees, by_memory=by_memory)
+                if space.configs:
+                    for solution in self._solutions(space):
+                        self._keep(space, solution)
 
     def _ran_out(self) -> None:
         self.complete = False
@@ -231,12 +234,19 @@ class _Search:
         """Chain, interchangeable links, at most one tied pair."""
         problem = self.context.problem
         tied_pairs = len(problem.graph.tied) <= 1 and all(len(t.layers) <= 2 for t in problem.graph.tied)
-        return problem.index.is_chain() and tied_pairs and self.uniform
+        return problem.index.is_chain() and tied_pairs and self.uniform and not mixes_devices(self.context)
 
     def _scope(self) -> str:
         tensor = self.context.problem.workload.tensor
         groups = f"groups of {tensor} consecutive devices" if tensor > 1 else "single devices"
         return f"stages of consecutive layers on {groups}, equal devices per stage"
+
+
+def _memory_views(context: SearchContext) -> list[bool]:
+    """Classes by type and memory; where memory parts devices of one type, also by type alone, with its least memory."""
+    problem, tensor = context.problem, context.problem.workload.tensor
+    fine, coarse = (len(device_classes(problem, tensor, by_memory=view)) for view in (True, False))
+    return [True] if fine == coarse else [True, False]
 
 
 def uniform_links(problem: Problem) -> bool:

@@ -11,7 +11,7 @@ from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.objective import objective_s
 from planner.errors import InputError
 from planner.optimizers._assignments import Assignment, assignments, device_groups
-from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext
+from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, mixes_devices
 from planner.plan import Plan, Stage
 from planner.problem import Problem
 from planner.workload import Recomputation
@@ -57,9 +57,9 @@ class Exhaustive:
         candidates = tuple(candidate for _, candidate in best)
         return Outcome(
             candidates=candidates,
-            exact=ended,
+            exact=ended and not mixes_devices(context),
             scope=_scope(context.problem),
-            bound_s=candidates[0].objective_s if ended and candidates else None,
+            bound_s=candidates[0].objective_s if ended and candidates and not mixes_devices(context) else None,
             finished=ended,
             notes=() if ended else ("exhaustive reached the time limit",),
         )

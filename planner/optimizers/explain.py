@@ -10,7 +10,7 @@ from planner.errors import PlannerError
 from planner.optimizers._chain_kernel import Caps, Goal, Solution, Sweep
 from planner.optimizers._chain_memory import fewest_groups
 from planner.optimizers._chain_space import ChainSpace, device_classes
-from planner.optimizers.base import SearchContext, divisors
+from planner.optimizers.base import SearchContext, divisors, mixes_devices
 from planner.options import Replication
 from planner.problem import Problem
 from planner.result import Infeasibility
@@ -44,6 +44,8 @@ def explain(context: SearchContext) -> Infeasibility | None:
 
 def provably_exceeds(context: SearchContext) -> bool:
     """Whether no split into consecutive layers fits, whatever the replication degrees are (`_chain_memory`)."""
+    if mixes_devices(context):
+        return False
     classes = device_classes(context.problem, context.problem.workload.tensor)
     most = max((len(groups) for groups in classes), default=0)
     for batch in context.batches():
@@ -106,6 +108,16 @@ def _no_route(context: SearchContext) -> Infeasibility | None:
                     message=f"no link joins devices {a!r} and {b!r}, but their stages would have to exchange tensors",
                     remedy="add a link, or ask for fewer stages",
                 )
+    if context.problem.graph.colocated and context.options.num_stages not in (None, 1):
+        return Infeasibility(
+            constraint="colocated",
+            shortfall_bytes=0,
+            message=(
+                f"layers that must share a stage leave too few places to cut for {context.options.num_stages} stages "
+                f"(the largest set has {max(len(group) for group in context.problem.graph.colocated)} layers)"
+            ),
+            remedy="ask for fewer stages, or allow the layers to part",
+        )
     return Infeasibility(
         constraint="devices",
         shortfall_bytes=0,

@@ -173,3 +173,55 @@ def test_a_plan_for_another_problem_is_refused() -> None:
     assert [v.code for v in verify(result.plan, other)] == ["fingerprint"]
     with pytest.raises(InputError, match="another problem"):
         estimate(other, result.plan)
+
+
+def with_memory(problem: Problem, **free: int) -> Problem:
+    """The problem with other free memory on some devices."""
+    devices = tuple(replace(d, free_memory_bytes=free.get(d.id)) for d in problem.cluster.devices)
+    return replace(problem, cluster=replace(problem.cluster, devices=devices))
+
+
+def test_devices_that_differ_in_memory_only_share_a_stage() -> None:
+    """One byte of free memory makes no other kind of device: the replicated plan stays, and is not called optimal."""
+    layers = [L(f=f, b=2 * f, p=1_000_000, o=8_000) for f in (1, 2, 3, 4)]
+    problem = chain_problem(layers, devices=2, microbatches=1, microbatch_size=8, gradient_bytes=4.0)
+    best = plan(problem)
+    uneven = plan(with_memory(problem, d0=2**40, d1=2**40 - 1))
+    assert best.estimate is not None
+    assert uneven.estimate is not None
+    assert [len(s.replicas) for s in uneven.plan.stages] == [2] if uneven.plan else False
+    assert uneven.estimate.iteration_time_s == best.estimate.iteration_time_s
+    assert best.report.status is Status.OPTIMAL
+
+
+def test_a_stage_on_uneven_devices_obeys_the_smaller_memory() -> None:
+    layers = [L(f=1, b=2, p=1000), L(f=1, b=2, p=1000)]
+    problem = chain_problem(layers, devices=2, microbatches=1, microbatch_size=2)
+    result = plan(with_memory(problem, d0=2**30, d1=1500))
+    assert result.plan is not None
+    assert verify(result.plan, with_memory(problem, d0=2**30, d1=1500)) == ()
+
+
+@pytest.mark.parametrize("zero", [-1, 4, 9])
+def test_a_zero_stage_that_does_not_exist_is_refused(zero: int) -> None:
+    result = plan(training())
+    assert result.plan is not None
+    stages = tuple(replace(stage, zero=zero) for stage in result.plan.stages)
+    with pytest.raises(InputError, match=f"ZeRO stage {zero}"):
+        estimate(training(), replace(result.plan, stages=stages))
+
+
+def test_few_microbatches_run_under_gpipe() -> None:
+    """Engines have no 1F1B for fewer microbatches than stages; both take the same time here."""
+    problem = chain_problem([L(f=1, b=2, p=1)] * 4, devices=4, microbatches=2)
+    result = plan(problem, SearchOptions(num_stages=4))
+    assert result.plan is not None
+    assert (result.plan.num_microbatches, result.plan.schedule) == (2, "gpipe")
+
+
+def test_colocation_that_leaves_too_few_cuts_is_named() -> None:
+    problem = training()
+    tied = replace(problem, graph=replace(problem.graph, colocated=(("layer0", "layer3"),)))
+    result = plan(tied, SearchOptions(num_stages=2))
+    assert result.report.infeasibility is not None
+    assert result.report.infeasibility.constraint == "colocated"
