@@ -7,6 +7,7 @@ move no bytes.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from planner.partition.contraction import Contraction, contract
 from planner.partition.exact_pass import EXACT, MAX_IDEALS, improve
 from planner.partition.instance import BottleneckInstance
 from planner.partition.loads import Bottleneck, fits, valued
-from planner.partition.upper_bound import order_search, pool_search
+from planner.partition.upper_bound import order_search, pool_search, split_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,27 @@ def minimise(
     expired: Callable[[], bool] = lambda: False,
     max_ideals: int = MAX_IDEALS,
 ) -> Solution:
-    """The smallest bottleneck of an instance, with its proof where the graph has at most `max_ideals` ideals."""
+    """The smallest bottleneck of an instance, with its proof where the graph has at most `max_ideals` ideals.
+
+    A fixed number of stages is tried as a limit first: contractions are allowed then, the value is a lower bound, and
+    often the partition found can be split up without becoming worse.
+    """
+    if instance.num_stages is None:
+        return _at_most(instance, seed=seed, expired=expired, max_ideals=max_ideals)
+    limited = dataclasses.replace(instance, num_stages=None, max_stages=instance.num_stages)
+    fewer = _at_most(limited, seed=seed, expired=expired, max_ideals=max_ideals)
+    if fewer.best is None and math.isinf(fewer.bound_s):
+        return fewer
+    best = fewer.best and split_up(instance, fewer.best, seed)
+    if best is not None and best.value_s * EXACT <= fewer.bound_s:
+        return Solution(best=best, bound_s=fewer.bound_s)
+    exactly = _at_most(instance, seed=seed, expired=expired, max_ideals=max_ideals)
+    found = min((b for b in (best, exactly.best) if b is not None), key=lambda b: b.value_s, default=None)
+    return Solution(best=found, bound_s=max(fewer.bound_s, exactly.bound_s), note=exactly.note)
+
+
+def _at_most(instance: BottleneckInstance, *, seed: int, expired: Callable[[], bool], max_ideals: int) -> Solution:
+    """Without memory, and with it where the partition found does not fit."""
     light = _minimise(instance, keep_memory=False, seed=seed, expired=expired, max_ideals=max_ideals)
     if light.best is None or fits(instance, light.best.stages):
         return light

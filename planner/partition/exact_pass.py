@@ -103,7 +103,7 @@ class _States:
 
     def __init__(self, instance: BottleneckInstance) -> None:
         classes = [entry for entry in instance.classes if entry.count]
-        most = instance.num_stages if instance.num_stages is not None else len(instance.groups)
+        most = instance.most_stages
         ranges = [range(min(entry.count, most) + 1) for entry in classes]
         if math.prod(map(len, ranges)) > MAX_STATES:
             raise LimitError(

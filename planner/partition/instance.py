@@ -52,17 +52,27 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BottleneckInstance:
-    """Groups with their precedence, tensors, device classes; `num_stages` fixes how many stages there are."""
+    """Groups with their precedence, tensors, device classes.
+
+    `num_stages` fixes how many stages there are, `max_stages` limits them (both None: as many as there are devices).
+    """
 
     groups: Groups
     cuts: tuple[Cut, ...]
     classes: tuple[DeviceClass, ...]
     num_stages: int | None = None
+    max_stages: int | None = None
 
     @property
     def num_devices(self) -> int:
         """Devices of all classes."""
         return sum(entry.count for entry in self.classes)
+
+    @property
+    def most_stages(self) -> int:
+        """How many stages a partition can have."""
+        limits = (self.num_devices, len(self.groups), self.num_stages, self.max_stages)
+        return min(limit for limit in limits if limit is not None)
 
 
 def bottleneck_instance(

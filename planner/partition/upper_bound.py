@@ -1,9 +1,12 @@
 """Upper bounds without all ideals: the recurrence over a small pool of them, then over neighbours of what it found.
 
-The pool holds the prefixes of several topological orders. The recurrence combines them freely (a chain may change from
-one order to another where one prefix contains the other), so it beats the best single order. Then the boundaries of the
-best chain are moved: all ideals with one group more or less, and with two, as far as there are not too many.
-`order_search` goes on from there, for graphs whose ideals are too many: local search from perturbed partitions, whose
+The pool holds the prefixes of several topological orders, then also ideals that cut little (module `low_cuts`). The
+recurrence combines them freely (a chain may change from one order to another where one prefix contains the other), so
+it beats the best single order. Then the boundaries of the best chain are moved: all ideals with one group more or
+less, and with two, as far as there are not too many.
+
+`order_search` goes on from there, for graphs whose ideals are too many, by turns: wider beams of ideals that cut
+little, beams between the boundaries around the heaviest stage, and local search from perturbed partitions, whose
 boundaries, and orders through them, are combined with the best by the recurrence.
 """
 
@@ -16,8 +19,9 @@ from collections.abc import Callable, Iterable, Sequence
 from planner.ideals import Groups, bits
 from planner.partition.exact_pass import EXACT, improve
 from planner.partition.instance import BottleneckInstance
-from planner.partition.loads import Bottleneck
+from planner.partition.loads import Bottleneck, load_s
 from planner.partition.local_search import Stages, descend, kick
+from planner.partition.low_cuts import low_cuts
 from planner.partition.orders import levels, prefixes, topological_orders, within_stages
 
 NUM_RANDOM = 6
@@ -27,6 +31,9 @@ STEPS = (1.005, 1.05, 1.2, 1.6, 2.5, 5.0, 20.0, math.inf)
 """How far above the simple lower bound a first partition is sought: a pass is quick when little is below its value."""
 MAX_PAIRS = 4000
 """Ideals two groups away from a boundary that one round tries."""
+BEAM_WIDTH = 20
+MAX_WIDTH = 400
+"""Ideals of each size in a beam, at first and at most."""
 MAX_POOL_BYTES = 100_000_000
 """Groups times ideals of the pool: no further orders beyond it."""
 
@@ -46,7 +53,11 @@ def pool_search(
         if expired() or len(pool) * len(order) > MAX_POOL_BYTES:
             break
     best = first_in(instance, sorted(pool), expired)
-    return best and polish(instance, best, seed=seed, rounds=rounds, expired=expired)
+    if best is None or not rounds:
+        return best
+    beam = low_cuts(instance, 0, instance.groups.everything, BEAM_WIDTH, draw=random.Random(seed), expired=expired)
+    best = _better(instance, beam, best, expired)
+    return polish(instance, best, seed=seed, rounds=rounds, expired=expired)
 
 
 def order_search(
@@ -64,18 +75,57 @@ def order_search(
     best = start or pool_search(instance, seed=seed, num_random=4 * NUM_RANDOM, expired=expired)
     if best is None or len(best.stages) < 2:
         return best
-    early = levels(instance.groups)
     for number in range(max_iterations):
         if expired():
             break
         draw = random.Random(seed * 1_000_003 + number)
-        pool = {0, *boundaries(best)}
-        for part in (best, _varied(instance, best, draw)):
-            pool.update(_around(instance.groups, boundaries(part), early, draw))
-        found, _ = improve(instance, sorted(pool), best.value_s * EXACT, expired)
-        if found is not None:
+        pool = VARIATIONS[number % len(VARIATIONS)](instance, best, draw, number, expired)
+        found = _better(instance, pool, best, expired)
+        if found is not best:
             best = polish(instance, found, seed=number, rounds=2, expired=expired)
     return best
+
+
+def _better(
+    instance: BottleneckInstance, pool: Iterable[int], best: Bottleneck, expired: Callable[[], bool]
+) -> Bottleneck:
+    """The best partition with boundaries in the pool or of the best known one."""
+    found, _ = improve(instance, sorted({0, *pool, *boundaries(best)}), best.value_s * EXACT, expired)
+    return found or best
+
+
+def _wide_beam(
+    instance: BottleneckInstance, best: Bottleneck, draw: random.Random, number: int, expired: Callable[[], bool]
+) -> set[int]:
+    """Low cuts of the whole graph, wider each time."""
+    width = min(MAX_WIDTH, 2 * BEAM_WIDTH + number * BEAM_WIDTH)
+    width = max(1, min(width, MAX_POOL_BYTES // len(instance.groups) ** 2))
+    noise = draw.choice((0.0, 0.1, 0.3)) if number else 0.0
+    return low_cuts(instance, 0, instance.groups.everything, width, draw=draw, noise=noise, expired=expired)
+
+
+def _near_beam(
+    instance: BottleneckInstance, best: Bottleneck, draw: random.Random, number: int, expired: Callable[[], bool]
+) -> set[int]:
+    """Low cuts between the boundaries one to three stages around the heaviest stage."""
+    loads = [load_s(instance, c, stage) for c, stage in best.stages]
+    ends, worst, reach = [0, *boundaries(best)], loads.index(max(loads)), draw.randint(1, 3)
+    start, end = ends[max(0, worst - reach)], ends[min(len(loads), worst + 1 + reach)]
+    noise = draw.choice((0.0, 0.3, 0.6))
+    return low_cuts(instance, start, end, MAX_WIDTH, draw=draw, noise=noise, expired=expired)
+
+
+def _recombined(
+    instance: BottleneckInstance, best: Bottleneck, draw: random.Random, number: int, expired: Callable[[], bool]
+) -> set[int]:
+    """Prefixes of orders through the best partition and through another local optimum near it."""
+    early = levels(instance.groups)
+    parts = (best, _varied(instance, best, draw))
+    return {ideal for part in parts for ideal in _around(instance.groups, boundaries(part), early, draw)}
+
+
+VARIATIONS = (_wide_beam, _near_beam, _recombined)
+"""Where `order_search` looks for a better partition, in turn."""
 
 
 def _varied(instance: BottleneckInstance, best: Bottleneck, draw: random.Random) -> Bottleneck:
@@ -126,12 +176,20 @@ def first_in(instance: BottleneckInstance, pool: list[int], expired: Callable[[]
 
 
 def simple_bound_s(instance: BottleneckInstance) -> float:
-    """The heaviest group, and all work spread over all devices, on the quickest class for each group."""
+    """The heaviest group, and all work spread over all stages, on the quickest class for each group."""
     classes = [entry for entry in instance.classes if entry.count]
     least = [min(entry.work_s[g] for entry in classes) for g in range(len(instance.groups))] if classes else []
     finite = [work for work in least if math.isfinite(work)]
-    spread = sum(finite) / instance.num_devices if instance.num_devices else 0.0
+    spread = sum(finite) / instance.most_stages if instance.most_stages else 0.0
     return max(spread, max(finite, default=0.0))
+
+
+def split_up(instance: BottleneckInstance, fewer: Bottleneck, seed: int) -> Bottleneck | None:
+    """A partition with the fixed number of stages that is no worse than one with fewer, where refining gives one."""
+    draw = random.Random(seed)
+    pool = {0, *_around(instance.groups, boundaries(fewer), levels(instance.groups), draw)}
+    found, _ = improve(instance, sorted(pool), fewer.value_s * (2 - EXACT))
+    return found
 
 
 def boundaries(best: Bottleneck) -> list[int]:

@@ -36,8 +36,7 @@ class Windows:
         paying = [entry for entry in instance.classes if entry.count and entry.pays]
         free = [entry for entry in instance.classes if entry.count and not entry.pays]
         self.num_free = sum(entry.count for entry in free)
-        most = sum(entry.count for entry in paying)
-        self.num_paying = most if instance.num_stages is None else min(most, instance.num_stages)
+        self.num_paying = min(sum(entry.count for entry in paying), instance.most_stages)
         count = len(instance.groups)
         self.work_s = _least([entry.work_s for entry in paying], count)
         self.stage_s = below - min((entry.overhead_s for entry in paying), default=0.0)
