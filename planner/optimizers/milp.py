@@ -40,6 +40,13 @@ CUTOFF_MARGIN = 1e-6
 
 MIN_SLICE_S = 0.5
 
+STOPPED = (SolverStatus.FEASIBLE, SolverStatus.LIMIT)
+
+USED_UP = 0.5
+"""A solver that stops before this fraction of its limit was not stopped by it, and is not asked again."""
+
+TIME_IS_UP = "milp reached the time limit"
+
 
 @OPTIMIZERS.register
 class Milp:
@@ -75,21 +82,31 @@ class _Search:
     notes: list[str] = field(default_factory=list)
 
     def run(self) -> None:
-        """Most promising settings first."""
+        """Most promising settings first, in rounds: what is left over of the time goes to those that need more."""
         self.found += self.context.incumbents
-        ranked = sorted(
-            ((lower_bound(prices), prices) for prices in self._settings()),
-            key=lambda item: (item[0], item[1].setting.num_stages),
-        )
-        for number, (bound, prices) in enumerate(ranked):
-            if bound >= self.best * (1 - CUTOFF_MARGIN):
+        waiting = [(lower_bound(prices), prices) for prices in self._settings()]
+        while waiting:
+            waiting.sort(key=lambda item: (item[0], item[1].setting.num_stages))
+            waiting = self._round(waiting)
+
+    def _round(self, waiting: list[tuple[float, SettingPrices]]) -> list[tuple[float, SettingPrices]]:
+        """Each setting once. What is left: those whose share of the time was too short, with what is proven of them."""
+        unsolved = []
+        for number, (bound, prices) in enumerate(waiting):
+            if not self._promising(bound):
                 self.bounds.append(bound)
             elif self.context.clock.expired():
-                self._leave_open(bound, "milp reached the time limit")
-            elif len(self.context.problem.index) * (prices.setting.num_stages - 1) > MAX_BINARIES:
+                self._leave_open(bound, TIME_IS_UP)
+            elif _num_binaries(prices) > MAX_BINARIES:
                 self._leave_open(bound, f"milp left out settings of more than {MAX_BINARIES:,} binaries")
             else:
-                self._solve(prices, bound, len(ranked) - number)
+                proven = self._solve(prices, bound, waiting[number + 1 :])
+                unsolved += [(proven, prices)] if proven is not None else []
+        return unsolved
+
+    def _promising(self, bound: float) -> bool:
+        """Whether a setting with this bound may hold a better plan."""
+        return bound < self.best * (1 - CUTOFF_MARGIN)
 
     @property
     def best(self) -> float:
@@ -140,50 +157,65 @@ class _Search:
         self.bounds.append(bound)
         self.notes.append(note)
 
-    def _solve(self, prices: SettingPrices, bound: float, settings_left: int) -> None:
-        """One setting; the time that is left is shared with those that follow, unused time rolls over."""
+    def _solve(self, prices: SettingPrices, bound: float, others: list[tuple[float, SettingPrices]]) -> float | None:
+        """One setting; what is proven of it if its share of the time was too short, None if it is done with."""
         from planner.optimizers._milp_model import PartitionModel
 
         if max(prices.layer_prices.forward_s) >= CANNOT_RUN_S:
-            return
+            return None
         if prices.setting.num_stages == 1:
             self._judge(prices, [0] * len(prices.problem.index))
-            return
+            return None
         model = PartitionModel(prices, self.context.options.objective, self.context.search_model)
         if math.isfinite(self.best):
             model.cut_off(self.best)
         for _ in range(MAX_REPAIRS):
-            answer = self.solver.solve(
-                model.lp,
-                limit_s=max(MIN_SLICE_S, self.context.clock.left_s() / settings_left),
-                seed=self.context.options.seed,
-                start=self._start(prices, model),
-            )
-            if self._settle(prices, model, answer, bound):
-                return
+            share_s = self._share_s(others)
+            if share_s <= 0.0:
+                return bound
+            proven, answer, stopped = self._ask(prices, model, share_s)
+            bound = max(bound, proven)
+            fault = self._judge(prices, model.stage_of(answer.values)) if answer.values else ""
+            if stopped and not fault:
+                return bound
+            if fault != "memory":
+                self._conclude(prices, answer, bound, fault)
+                return None
+            model.exclude(model.stage_of(answer.values))
         self._leave_open(bound, "milp gave a setting up: its solutions exceed memory limits by rounding")
+        return None
 
-    def _settle(self, prices: SettingPrices, model: PartitionModel, answer: Answer, bound: float) -> bool:
-        """Take what the solver found; False when the solution fails exact pricing and the model was cut."""
-        proven = max(bound, answer.bound * model.unit_s) if answer.bound is not None else bound
-        if answer.values:
-            stage_of = model.stage_of(answer.values)
-            fault = self._judge(prices, stage_of)
-            if fault == "memory":
-                model.exclude(stage_of)
-                return False
-            if fault:
-                self._leave_open(bound, f"milp: {self.solver.name} returned a partition that is not one ({fault})")
-                return True
-        if answer.status is SolverStatus.INFEASIBLE:
+    def _ask(self, prices: SettingPrices, model: PartitionModel, limit_s: float) -> tuple[float, Answer, bool]:
+        """What the solver proves (nothing beyond the cut-off) and finds, and whether the limit is what stopped it."""
+        cut_off, left_s = self.best, self.context.clock.left_s()
+        answer = self.solver.solve(
+            model.lp, limit_s=limit_s, seed=self.context.options.seed, start=self._start(prices, model)
+        )
+        proven = min(cut_off, answer.bound * model.unit_s) if answer.bound is not None else 0.0
+        used_s = left_s - self.context.clock.left_s()
+        return proven, answer, answer.status in STOPPED and used_s >= USED_UP * limit_s
+
+    def _conclude(self, prices: SettingPrices, answer: Answer, bound: float, fault: str) -> None:
+        """Write down what an answer proves about its setting, or that it stays open."""
+        if fault:
+            self._leave_open(bound, f"milp: {self.solver.name} returned a partition that is not one ({fault})")
+        elif answer.status is SolverStatus.INFEASIBLE:
             if math.isfinite(self.best):
                 self.bounds.append(max(bound, self.best * (1 - CUTOFF_MARGIN)))
         elif answer.status is SolverStatus.OPTIMAL:
-            self.bounds.append(proven)
+            self.bounds.append(bound)
         else:
-            words = "reached its time limit" if answer.status is not SolverStatus.FAILED else f"failed: {answer.words}"
-            self._leave_open(proven, f"milp: {self.solver.name} {words} at {prices.setting.num_stages} stages")
-        return True
+            words = f"failed at {prices.setting.num_stages} stages: {answer.words}"
+            self._leave_open(bound, f"milp: {self.solver.name} {words}")
+
+    def _share_s(self, others: list[tuple[float, SettingPrices]]) -> float:
+        """An equal share of the time left for a setting and those of the others that a solver will still see."""
+        left_s = self.context.clock.left_s()
+        sharers = 1 + sum(
+            self._promising(bound) and other.setting.num_stages > 1 and _num_binaries(other) <= MAX_BINARIES
+            for bound, other in others
+        )
+        return min(left_s, max(MIN_SLICE_S, left_s / sharers))
 
     def _judge(self, prices: SettingPrices, stage_of: list[int]) -> str:
         """Price the partition as a plan and keep it; the code of what is wrong with it otherwise."""
@@ -229,6 +261,10 @@ def _plan(context: SearchContext, setting: Setting, groups: list[Group], stage_o
         num_microbatches=setting.num_microbatches,
         replica_mode=context.options.replica_mode,
     )
+
+
+def _num_binaries(prices: SettingPrices) -> int:
+    return len(prices.problem.index) * (prices.setting.num_stages - 1)
 
 
 def choose_solver(name: str = "") -> MilpSolver | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -18,13 +20,13 @@ from planner.graph import Edge, Layer, LayerGraph, TiedParameters
 from planner.optimizers._milp_model import PartitionModel
 from planner.optimizers._milp_prices import Setting, SettingPrices
 from planner.optimizers._milp_scope import device_groups
-from planner.optimizers.base import OPTIMIZERS, Clock, SearchContext, refusal
-from planner.optimizers.milp import Milp, choose_solver
+from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext, refusal
+from planner.optimizers.milp import TIME_IS_UP, Milp, _Search, choose_solver
 from planner.options import Objective, Replication, SearchModel, SearchOptions
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
 from planner.solvers import cbc, process
-from planner.solvers.base import SolverStatus
+from planner.solvers.base import Answer, SolverStatus
 from planner.solvers.cbc import Cbc
 from planner.solvers.highs import Highs
 
@@ -185,6 +187,70 @@ def test_no_time_no_claim(diamond: Problem) -> None:
     assert not outcome.exact
     assert not outcome.finished
     assert outcome.candidates == ()
+
+
+class StoppedClock(Clock):
+    """A clock that the test moves."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(limit_s)
+        self.seconds = limit_s
+
+    def left_s(self) -> float:
+        return max(0.0, self.seconds)
+
+
+class Sleeper(Highs):
+    """Uses up every limit and finds nothing; calls 2 and 3 say at once that there is nothing if told to be quick."""
+
+    def __init__(self, clock: StoppedClock, quick: bool) -> None:
+        self.clock, self.quick = clock, quick
+        self.limits: list[float] = []
+
+    def solve(self, model: Any, *, limit_s: float, seed: int, start: Mapping[str, float]) -> Answer:
+        self.limits.append(limit_s)
+        if self.quick and len(self.limits) in (2, 3):
+            return Answer(status=SolverStatus.INFEASIBLE, values={}, bound=None)
+        self.clock.seconds -= limit_s
+        return Answer(status=SolverStatus.LIMIT, values={}, bound=None)
+
+
+def slept(problem: Problem, incumbents: tuple[Candidate, ...] = (), quick: bool = False) -> tuple[Outcome, list[float]]:
+    """A search of 64 s with a solver that only sleeps, and the limits that it was given."""
+    clock = StoppedClock(64.0)
+    context = SearchContext(
+        problem=problem, options=EQUAL, costs=CostModel(problem), clock=clock, incumbents=incumbents
+    )
+    solver = Sleeper(clock, quick)
+    search = _Search(context, solver)
+    search.run()
+    return search.outcome(), solver.limits
+
+
+def uneven_chain() -> Problem:
+    """Settings of 1 to 4 stages, whose bounds are 208, 130, 104 and 91 s; the best plan takes 121 s."""
+    seconds = [(1.0 + (7 * i) % 5, 2.0 + (3 * i) % 4) for i in range(8)]
+    return chain_problem(seconds, devices=4, num_microbatches=4, output_bytes=[64] * 8, bandwidth=16.0)
+
+
+def test_all_of_the_time_is_shared_before_the_limit_is_called_reached() -> None:
+    outcome, limits = slept(uneven_chain())
+    assert limits == pytest.approx([64 / 3] * 3)
+    assert not outcome.finished
+    assert TIME_IS_UP in outcome.notes
+
+
+def test_settings_that_a_bound_excludes_take_no_share_of_the_time() -> None:
+    best = Milp().search(context_of(uneven_chain(), EQUAL)).candidates[:1]
+    outcome, limits = slept(uneven_chain(), best)
+    assert limits == pytest.approx([32.0, 32.0])
+    assert outcome.bound_s == pytest.approx(91.0)
+
+
+def test_time_that_is_left_over_goes_to_the_settings_that_need_it() -> None:
+    outcome, limits = slept(uneven_chain(), quick=True)
+    assert (len(limits), limits[0], limits[-1]) == (4, pytest.approx(64 / 3), pytest.approx(128 / 3))
+    assert not outcome.finished
 
 
 def test_unequal_devices_and_links_are_refused(diamond: Problem) -> None:
