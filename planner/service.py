@@ -25,7 +25,7 @@ from planner.verify import verify
 PROVEN_GAP = 1e-6
 """A relative gap up to which a plan counts as proven optimal in its search model."""
 
-PORTFOLIO = ("uniform", "chain_dp", "multilevel", "ideal_dp", "milp", "hierarchical_dp")
+PORTFOLIO = ("uniform", "ideal_dp", "chain_dp", "multilevel", "order_dp", "milp", "hierarchical_dp")
 """What `auto` runs, in order, until one has proven its plan optimal."""
 
 WARM_STARTS = {"milp": ("chain_dp",)}
