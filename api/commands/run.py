@@ -49,11 +49,21 @@ def command(
     from api.terminal.run_view import is_equal
 
     given = opened(plan, problem)
+    _check_training(given)
     source = _source(given, model, sequence_length, seed)
     report = _trained(given, source, steps, check, timeout_s)
     _show(given, report, json)
     if not is_equal(report):
         raise RunError("the run differs from the unpartitioned model by more than the limits: please report this plan")
+
+
+def _check_training(given: OpenedPlan) -> None:
+    """InputError for a plan of an inference problem: its predictions are of forward passes only."""
+    if given.problem.training is None:
+        raise InputError(
+            "the plan is for inference, and run trains: plan the training workload (without --inference)",
+            pointer="/problem/workload",
+        )
 
 
 def _source(given: OpenedPlan, model: str | None, sequence_length: int | None, seed: int | None) -> ModelSource:

@@ -16,6 +16,7 @@ from enum import StrEnum
 import torch
 from torch import nn
 
+from planner.errors import InputError
 from planner.runtime.program import LOSS_LAYER, TracedProgram
 from planner.runtime.split import StageModule, constants_module, model_input_names, output_name, split_layers
 
@@ -94,6 +95,11 @@ class LayerChain:
 
     def _loss(self, state: Pass, observe: Observer) -> dict[str, torch.Tensor]:
         leaf = _leaf(state.values[self._output])
+        if not leaf.requires_grad:
+            raise InputError(
+                f"the output of model {self.program.runnable.name!r} depends on no trainable parameter, so that it has "
+                "no backward pass: leave requires_grad on for at least one parameter that the output depends on"
+            )
         with observe(LOSS_LAYER, Phase.FORWARD):
             loss = self.program.runnable.loss(leaf, self._target)
         with observe(LOSS_LAYER, Phase.BACKWARD):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,12 @@ from profiles.tracing.batches import cross_entropy
 from profiles.tracing.tasks import Task, make_batch, task_of
 
 DEFAULT_SEQUENCE_LENGTH = 1024
+MODEL_LAYERS = {"n_layer", "n_layers", "num_layers", "num_hidden_layers"} | {
+    f"{prefix}{side}_layers" for prefix in ("", "n_", "num_") for side in ("encoder", "decoder")
+}
+"""Keys of configurations that count a model's repeated blocks."""
+LAYER_COUNT = re.compile(r"(n|num)_(\w+_)?layers?")
+"""Counts of other layers, which may be 0 (`num_nextn_predict_layers`); `vision_feature_layer` is a position."""
 FUSED_ATTENTION = "pipeplan_fused"
 """Our name for transformers' scaled-dot-product attention with `is_causal` instead of a mask tensor.
 
@@ -68,6 +76,25 @@ def torch_dtype(name: str) -> torch.dtype:
     return value
 
 
+def _check_layer_counts(values: Mapping[str, Any], where: str = "") -> None:
+    """InputError for a model of no layers, or of fewer; transformers builds an empty one without a word."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            _check_layer_counts(value, f"{where}{key}.")
+        elif isinstance(value, int) and value < _fewest_layers(key):
+            raise InputError(
+                f"{where}{key} is {value} in the configuration: it must be at least {_fewest_layers(key)}",
+                pointer="/" + f"{where}{key}".replace(".", "/"),
+            )
+
+
+def _fewest_layers(key: str) -> float:
+    """The least value of a configuration's key; minus infinity where it counts no layers."""
+    if key in MODEL_LAYERS:
+        return 1
+    return 0 if LAYER_COUNT.fullmatch(key) else -math.inf
+
+
 def read_values(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     """The values of a configuration file, its folder, or a mapping; InputError if it is no configuration."""
     if isinstance(source, Mapping):
@@ -90,6 +117,7 @@ def _describe(source: str | Path | Mapping[str, Any]) -> str:
 def _config(source: str | Path | Mapping[str, Any]) -> Any:
     values = read_values(source)
     transformers = _transformers()
+    _check_layer_counts(values)
     kind = values.pop("model_type")
     values.pop("auto_map", None)  # code of others is never run
     try:

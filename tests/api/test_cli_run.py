@@ -87,6 +87,14 @@ def test_a_configuration_is_measured_for_local_cores_and_priced_for_others(call:
     assert len(far.problem.graph.layers) == len(local.problem.graph.layers)
 
 
+def test_a_plan_for_inference_is_not_trained(call: Call, folder: Path) -> None:
+    words = ("--cluster", "2xL4", "--global-batch", "4", "--microbatch", "2", "--inference")
+    assert call("plan", "config.json", *words, "-o", "plan.json").status == 0
+    said = call("run", "plan.json", "--steps", "1")
+    assert said.status == 2
+    assert "the plan is for inference, and run trains: plan the training workload" in said.err
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_factory_is_run_and_a_signal_leaves_no_process(
     number: signal.Signals, status: int, call: Call, folder: Path

@@ -14,14 +14,29 @@ from tiny_models import BATCH_SIZE, CONFIGS, SEQUENCE_LENGTH
 
 from planner.checks import check_graph
 from planner.errors import InputError
-from planner.runtime.program import LOSS_LAYER
+from planner.runtime.program import LOSS_LAYER, RunnableModel
 from profiles.measuring import measure
 from profiles.measuring.chain import LayerChain, Phase
 from profiles.measuring.memory import KeptBytes, PeakBytes
 from profiles.measuring.timing import WARM_UP_CHAINS, Timings, time_chains, time_optimizer
-from profiles.tracing import TraceLoader
+from profiles.tracing import TraceLoader, trace
 
 WIDE = CONFIGS["gpt2"] | {"n_embd": 64}
+
+
+def _without_parameters(batch_size):
+    """Two activations."""
+    model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.ReLU())
+    runnable = RunnableModel(
+        name="bare", model=model, make_batch=lambda size, seed: ((torch.ones(size, 4),), torch.ones(size, 4)),
+        loss=torch.nn.functional.mse_loss,
+    )  # fmt: skip
+    return trace(runnable, batch_size)
+
+
+def test_a_model_that_trains_nothing_is_refused():
+    with pytest.raises(InputError, match=r"model 'bare' depends on no trainable parameter.*requires_grad"):
+        measure(_without_parameters, [1])
 
 
 def _program(name, sequence_length=SEQUENCE_LENGTH):

@@ -171,6 +171,11 @@ def test_a_traced_model_has_no_chance_in_it():
         ({"model_type": "no-such-model"}, "no-such-model"),
         ({"model_type": "wav2vec2"}, "no task that can be fed"),
         (CONFIGS["llama"] | {"num_key_value_heads": 0}, "'llama'"),
+        (CONFIGS["gpt2"] | {"n_layer": -3}, "n_layer is -3 .* at least 1"),
+        (CONFIGS["llama"] | {"num_hidden_layers": 0}, "num_hidden_layers is 0 .* at least 1"),
+        (CONFIGS["t5"] | {"num_decoder_layers": 0}, "num_decoder_layers is 0 .* at least 1"),
+        ({"model_type": "gemma3", "text_config": {"num_hidden_layers": -1}}, r"text_config\.num_hidden_layers is -1"),
+        ({"model_type": "deepseek_v3", "num_nextn_predict_layers": -1}, "num_nextn_predict_layers is -1 .* at least 0"),
         ("nowhere/config.json", "cannot be read"),
     ],
 )
