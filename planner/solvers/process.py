@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 LOG_FILE = "solver.log"
@@ -19,6 +18,14 @@ GRACE_S = 1.0
 INTERRUPT_S = 0.5
 """How long an interrupted solver has to write its best solution."""
 
+DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, kept by exec
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""A Python program: the process id of the parent, then a command with the full path of its program."""
+
 
 def run_solver(command: Sequence[str], folder: Path, limit_s: float) -> None:
     """Run in `folder` to the end or to the hard limit. Whatever happens here, no process is left behind.
@@ -27,13 +34,12 @@ def run_solver(command: Sequence[str], folder: Path, limit_s: float) -> None:
     """
     with (folder / LOG_FILE).open("wb") as log:
         process = subprocess.Popen(
-            command,
+            _dying_with_parent(command),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent(),
         )
         try:
             _await(process, limit_s)
@@ -68,14 +74,11 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _die_with_parent() -> Callable[[], None] | None:
-    """On Linux, what makes the kernel kill the child when the thread that started it ends."""
+def _dying_with_parent(command: Sequence[str]) -> list[str]:
+    """On Linux, the command behind one that makes the kernel kill it when the thread that started it ends.
+
+    No `preexec_fn`: an interrupt that arrives in the hooks that Python then runs around the fork is lost.
+    """
     if not sys.platform.startswith("linux"):
-        return None
-    libc = ctypes.CDLL(None)
-    set_death_signal = 1  # PR_SET_PDEATHSIG
-
-    def arm() -> None:
-        libc.prctl(set_death_signal, signal.SIGKILL)
-
-    return arm
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *command]

@@ -230,7 +230,8 @@ def slept(problem: Problem, incumbents: tuple[Candidate, ...] = (), quick: bool 
 def uneven_chain() -> Problem:
     """Settings of 1 to 4 stages, whose bounds are 208, 130, 104 and 91 s; the best plan takes 121 s."""
     seconds = [(1.0 + (7 * i) % 5, 2.0 + (3 * i) % 4) for i in range(8)]
-    return chain_problem(seconds, devices=4, num_microbatches=4, output_bytes=[64] * 8, bandwidth=16.0)
+    problem: Problem = chain_problem(seconds, devices=4, num_microbatches=4, output_bytes=[64] * 8, bandwidth=16.0)
+    return problem
 
 
 def test_all_of_the_time_is_shared_before_the_limit_is_called_reached() -> None:
@@ -249,7 +250,8 @@ def test_settings_that_a_bound_excludes_take_no_share_of_the_time() -> None:
 
 def test_time_that_is_left_over_goes_to_the_settings_that_need_it() -> None:
     outcome, limits = slept(uneven_chain(), quick=True)
-    assert (len(limits), limits[0], limits[-1]) == (4, pytest.approx(64 / 3), pytest.approx(128 / 3))
+    assert len(limits) == 4
+    assert [limits[0], limits[-1]] == pytest.approx([64 / 3, 128 / 3])
     assert not outcome.finished
 
 
