@@ -20,8 +20,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
+from planner.bounds._bisect import Question, largest_refuted
 from planner.bounds._idle import IdleRule, idle_rule
 from planner.bounds._layers import longest_path_before
 from planner.bounds.base import BOUNDS, BoundQuery, lowered
@@ -46,12 +48,30 @@ class PathBound:
         """Bound on the simulated iteration time: the smallest over batches and allowed schedules."""
         if query.objective is not Objective.ITERATION_TIME:
             return None
-        best = query.iteration_upper_s
-        for batch in query.batches:
-            if query.expired():
-                return None
-            best = min(best, _batch(query, batch, best))
-        return lowered(best)
+        questions = [question for batch in query.batches for question in path_questions(query, batch)]
+        refuted = largest_refuted(questions, 0.0, _ceiling(query), RELATIVE_STEP, query.expired)
+        return lowered(refuted)
+
+
+def path_questions(query: BoundQuery, batch: tuple[int, int]) -> list[Question]:
+    """Per allowed schedule, whether a division of the longest path stays at or below a value."""
+    path, groups = _path(query, *batch), sum(query.groups.values())
+    return [partial(_reaches_the_end, path, rule, groups) for rule in rules_of(query)]
+
+
+def rules_of(query: BoundQuery) -> list[IdleRule]:
+    """What is known of the idle time under each allowed schedule, once each."""
+    dealt, trains = query.replica_mode is ReplicaMode.DEALT, query.problem.training is not None
+    return list(dict.fromkeys(idle_rule(name, dealt=dealt, trains=trains) for name in query.schedules))
+
+
+def _ceiling(query: BoundQuery) -> float:
+    """What some plan takes: the known one, else all layers one after the other for every microbatch, three times."""
+    if math.isfinite(query.iteration_upper_s):
+        return query.iteration_upper_s
+    size, count = query.batches[0]
+    slowest = max(sum(row) for row in query.passes(size, 1))
+    return 3.0 * count * slowest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,41 +98,8 @@ class _Path:
         return start + max(0, bisect_right(steps, value * (1 + 1e-12), key=reached) - 1)
 
 
-def may_stay_below(query: BoundQuery, batch: tuple[int, int], value: float) -> bool:
-    """Whether a division of the longest path stays at or below `value` under some allowed schedule."""
-    path, groups = _path(query, *batch), sum(query.groups.values())
-    return any(_reaches_the_end(path, value, rule, groups) for rule in rules_of(query))
-
-
-def rules_of(query: BoundQuery) -> list[IdleRule]:
-    """What is known of the idle time under each allowed schedule, once each."""
-    dealt, trains = query.replica_mode is ReplicaMode.DEALT, query.problem.training is not None
-    return list(dict.fromkeys(idle_rule(name, dealt=dealt, trains=trains) for name in query.schedules))
-
-
-def _batch(query: BoundQuery, batch: tuple[int, int], known: float) -> float:
-    path, groups = _path(query, *batch), sum(query.groups.values())
-    for rule in rules_of(query):
-        known = _smallest(path, rule, groups, known)
-    return known
-
-
-def _smallest(path: _Path, rule: IdleRule, groups: int, known: float) -> float:
-    """The largest value known to be below every plan, `known` where no plan is below that."""
-    largest = max(f[-1] + b[-1] for f, b in zip(path.forward.values(), path.backward.values(), strict=True))
-    low, high = 0.0, min(known, 3 * path.before[-1] + path.count * largest)
-    if math.isfinite(known) and not _reaches_the_end(path, high, rule, groups):
-        return known
-    while high - low > RELATIVE_STEP * high:
-        middle = (low + high) / 2
-        if _reaches_the_end(path, middle, rule, groups):
-            high = middle
-        else:
-            low = middle
-    return low
-
-
-def _reaches_the_end(path: _Path, value: float, rule: IdleRule, groups: int) -> bool:
+def _reaches_the_end(path: _Path, rule: IdleRule, groups: int, value: float) -> bool:
+    """Whether the relaxed division reaches the end of the path."""
     reach = [0] * (groups + 1)
     for used in range(1, groups + 1):
         ends = [path.end(reach[used - r], r, value, rule, groups - used) for r in path.forward if r <= used]

@@ -30,13 +30,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from planner.bounds._bisect import Question, largest_refuted
 from planner.bounds._idle import IdleRule
 from planner.bounds._places import Places
 from planner.bounds.base import BOUNDS, BoundQuery, lowered
-from planner.bounds.path import may_stay_below, rules_of
+from planner.bounds.path import PathBound, path_questions, rules_of
 from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.intervals import Array, cut_bytes, interval_parts
 from planner.costs.memory import memory_bytes, total_bytes
@@ -74,42 +76,31 @@ class PipelineBound:
         cells = sum(query.groups.values()) * len(query.degrees(*max(query.batches))) * len(index) ** 2
         if cells > MAX_CELLS:
             return None
-        best, places = query.iteration_upper_s, Places(query)
+        low = PathBound().iteration_s(query) or 0.0
+        places, asked, ceiling = Places(query), list[Question](), low
         for batch in query.batches:
             if query.expired():
-                return None
-            if may_stay_below(query, batch, best):
+                return low
+            rules = _open_rules(query, batch)
+            if rules:
                 division = _Division(query, places, batch)
-                for rule in rules_of(query):
-                    best = min(best, _smallest(division, rule, best))
-        return lowered(best) if math.isfinite(best) else None
+                asked += [partial(division.possible, rule) for rule in rules]
+                ceiling = max(ceiling, division.most_s())
+        high = min(query.iteration_upper_s, ceiling) if asked else query.iteration_upper_s
+        return max(low, lowered(largest_refuted(asked, low, high, RELATIVE_STEP, query.expired)))
+
+
+def _open_rules(query: BoundQuery, batch: tuple[int, int]) -> list[IdleRule]:
+    """The idle rules with which the path alone does not refute the known plan's time at this batch."""
+    questions = path_questions(query, batch)
+    known = query.iteration_upper_s
+    return [rule for rule, may in zip(rules_of(query), questions, strict=True) if may(known)]
 
 
 def _is_chain_both_ways(query: BoundQuery) -> bool:
     index = query.problem.index
     trains = query.problem.training is not None
     return index.is_chain() and (not trains or all(carries_gradient(index, t) for t in range(len(index.tensors))))
-
-
-def _smallest(division: _Division, rule: IdleRule, known: float) -> float:
-    """A value below which no division stays (at most `known`), within RELATIVE_STEP of the smallest one.
-
-    Infinite when nothing fits at this batch and no value is known.
-    """
-    low, high = division.least_s(), known
-    if low >= high:
-        return high
-    if math.isinf(high):
-        high = division.most_s()
-    if not division.possible(high, rule):
-        return known
-    while high - low > RELATIVE_STEP * high:
-        middle = (low + high) / 2
-        if division.possible(middle, rule):
-            high = middle
-        else:
-            low = middle
-    return low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +143,6 @@ class _Division:
         self.degrees = [self._degree(r, [kind for degree, kind in raw if degree == r]) for r in {r for r, _ in raw}]
         self.rest = _rest(self.degrees, self.n)
 
-    def least_s(self) -> float:
-        """A value that no division reaches: the smallest single term."""
-        busy = [float(d.busy_s[0, 1:].min()) for d in self.degrees]
-        return min(busy, default=math.inf) * 0.5 if busy else math.inf
-
     def most_s(self) -> float:
         """A value that every division which fits stays below."""
         terms = [
@@ -166,7 +152,7 @@ class _Division:
         ]
         return (2 + self.n) * max(terms, default=0.0) + 2 * float(self.rest[0])
 
-    def possible(self, value: float, rule: IdleRule) -> bool:
+    def possible(self, rule: IdleRule, value: float) -> bool:
         """Whether the relaxed recurrence has a division in which every stage stays at or below `value`."""
         forward = [np.full(self.n + 1, np.inf) for _ in range(self.total + 1)]
         backward = [np.full(self.n + 1, np.inf) for _ in range(self.total + 1)]
