@@ -30,7 +30,7 @@ from planner.options import Objective, Replication, SearchOptions
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
 from planner.result import Status
-from planner.service import plan
+from planner.service import PROVEN_GAP, plan
 from planner.simulation.estimate import simulate_plan
 from planner.verify import verify
 
@@ -201,7 +201,7 @@ def test_plan_claims_nothing_that_the_oracle_denies(problem: Problem, options: S
     if result.report.bound_s is not None:
         assert result.report.bound_s <= oracle.objective_s * (1 + RELATIVE)
     if result.report.status is Status.OPTIMAL:
-        assert result.report.objective_s == pytest.approx(oracle.objective_s, rel=RELATIVE)
+        assert result.report.objective_s == pytest.approx(oracle.objective_s, rel=PROVEN_GAP, abs=1e-12)
 
 
 @settings(max_examples=60, suppress_health_check=SLOW_DRAWS)
