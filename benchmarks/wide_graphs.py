@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from planner.ideals import Groups, bits, set_of
+
+from planner.ideals import Groups, set_of
 from planner.partition.instance import BottleneckInstance, Cut, DeviceClass
 
 SPREAD = 0.6

@@ -8,7 +8,7 @@ and returns) on a paying device, and costs
 
 Every stage on a paying device is a block of at most the stage's load, because stages are differences of nested ideals.
 
-Averaging. Let pi >= 0 be weights of groups. In a partition with a bottleneck below T the stages on a free device class c
+Averaging. Let pi >= 0 be weights of groups. In a partition with a bottleneck below T the stages on free device class c
 (one that pays no transfers) hold at most count_c * F_c(T) of pi, where F_c(T) = max { pi(S) : w_c(S) < T }, so that
 
     some block S with f(S) < T has   pi(S) >= need = ( pi(all) - sum_c count_c F_c(T) ) / num_paying .

@@ -74,7 +74,7 @@ class Space:
         return _all_of(self.blocks.ancestors, inside), _all_of(self.blocks.descendants, inside)
 
     def anchored(self, g: int, inside: int = 0, outside: int = 0) -> Cell | None:
-        """The blocks with g and nothing later in topological order, divided further. Over all g these are all blocks."""
+        """The blocks with g and nothing later in topological order, divided further. Over all g they are all blocks."""
         later = self.everything >> g + 1 << g + 1
         return self.closed(inside | 1 << g, outside | later)
 

@@ -1,7 +1,7 @@
 """All bounds on the bottleneck within one time limit, the cheap ones first: what the portfolio and benchmarks call.
 
-The order is that of what pays (proof.md, section 7): work and pigeonholes; the groups with the heaviest edges; the exact
-pass where there are few ideals; all stages at once where there are few stages; then configurations with whatever time is
+The order is that of what pays: work and pigeonholes; the groups with the heaviest edges; the exact pass where there
+are few ideals; all stages at once where there are few stages; then configurations with whatever time is
 left. It stops when the bound meets the value of the known plan. The instance is contracted for values below that first.
 """
 
@@ -95,7 +95,7 @@ class _Run:
         return self.best.value_s >= self.upper * (1 - ROUNDING)
 
     def _try(self, name: str, bound: Callable[[Budget], float]) -> None:
-        if self.closed() or self.budget.expired() and self.best.trials:
+        if self.closed() or (self.budget.expired() and self.best.trials):
             return
         started = time.process_time()
         value = min(self.upper, bound(self.budget.part(self.budget.left_s() * SHARES.get(name, 1.0))))

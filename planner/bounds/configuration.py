@@ -7,14 +7,14 @@ Proof. Some stage of such a partition is a block with f(S) < T and pi(S) >= need
 linear programming: pi / P is a feasible dual solution of the fractional covering of the groups by blocks below T.)
 
 Nothing but the last step has to be believed: weights may come from anywhere, and P is the largest of dual bounds, one
-per cell of a division of all blocks into cells (`_cells`). The division starts with one cell per group, of the blocks in
-which it is the last one in topological order.
+per cell of a division of all blocks into cells (`_cells`). The division starts with one cell per group, of the blocks
+in which it is the last one in topological order.
 
 How the weights are found. The best weights pi maximise need subject to pi(S) <= 1 for all blocks S; rows are added as
 they are violated. The LP of a cell yields a row as well: a vector s that the blocks' rows would have to imply if the
 cell's LP were tight. While need stays above 1 with all rows, T is still provable with this division. When it does not,
-the cells whose rows hold it down are split at a fractional group, and their rows dropped. When rows of true blocks alone
-hold it down, the configuration bound cannot prove T at all, and a smaller T is tried.
+the cells whose rows hold it down are split at a fractional group, and their rows dropped. When rows of true blocks
+alone hold it down, the configuration bound cannot prove T at all, and a smaller T is tried.
 
 Any stopping point is sound: the bound is the largest T that was refuted.
 """

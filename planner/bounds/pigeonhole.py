@@ -34,7 +34,7 @@ def pigeonhole(instance: BottleneckInstance, upper: float = math.inf, budget: Bu
 
 
 def average(instance: BottleneckInstance, upper: float = math.inf, budget: Budget | None = None) -> float:
-    """All work spread over all devices, in seconds, at most `upper`: the largest T at which the stages cannot hold it."""
+    """All work spread over all devices, in seconds, at most `upper`: the largest T at which stages cannot hold it."""
     blocks = blocks_of(instance)
     least = least_work(instance)
     weights = [work if math.isfinite(work) else other for work, other in zip(blocks.work, least, strict=True)]

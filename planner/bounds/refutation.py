@@ -1,7 +1,7 @@
 """Refutation: the exact pass over all ideals finds nothing below T.
 
-Theorem. Every partition is a chain of ideals. The pass of `planner.partition.exact_pass` follows all chains whose stages
-cost less than T; when none reaches the full ideal, every partition has a bottleneck of at least T.
+Theorem. Every partition is a chain of ideals. The pass of `planner.partition.exact_pass` follows all chains whose
+stages cost less than T; when none reaches the full ideal, every partition has a bottleneck of at least T.
 
 Chains that leave the windows of T cannot end below it (`planner.partition.windows`). The pass subtracts prefix sums,
 which ROUNDING covers. What a third party checks again: the number of ideals, T, and that no chain was found.

@@ -7,11 +7,11 @@ Theorem. The bottleneck is at least the smaller of T and the minimum of
     largest[h,j] >= x[g,j],  smallest[h,j] <= x[g,j]  for g in h
     min t    with    w x[.,j] + sum_h c_h (largest[h,j] - smallest[h,j]) <= t    for every stage j
 
-    windows:  y[g,j] = 0 for j < ceil(w(g and its ancestors) / T),  y[g,j] = 1 for j > k - ceil(w(g and descendants) / T)
+    windows:  y[g,j] = 0 for j < ceil(w(g and ancestors) / T),  y[g,j] = 1 for j > k - ceil(w(g and descendants) / T)
 
 Proof. Every partition of at most k stages is a solution with its loads (pad with empty stages). If its bottleneck is
 below T, the stages up to that of g hold g and its ancestors, each less than T of their work, so the windows hold; where
-they leave a group no stage, T is refuted. The least overhead of a stage is added: that of the stage with the largest load.
+they leave a group no stage, T is refuted. The least overhead of a stage is added (of the stage with the largest load).
 
 For instances where every device pays transfers; with free devices there is no such bound.
 """
@@ -41,10 +41,7 @@ def stages(instance: BottleneckInstance, upper: float, budget: Budget, *, intege
     model = StagesModel(blocks, upper)
     if any(first > last for first, last in model.windows):
         return upper
-    if integer:
-        found = mip_bound(model.linear, budget)
-    else:
-        found = Session(model.linear, budget).solve().bound
+    found = mip_bound(model.linear, budget) if integer else Session(model.linear, budget).solve().bound
     return 0.0 if found is None else max(0.0, min(upper, blocks.overhead_s + found * upper))
 
 
