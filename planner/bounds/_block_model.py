@@ -38,17 +38,6 @@ class BlockModel:
         terms += [(self.earlier[g], -weight * scale) for g, weight in enumerate(weights) if weight]
         self.linear.row(terms, low=1.0 - SLACK)
 
-    def include(self, inside: int) -> None:
-        """Only blocks with these groups."""
-        for g in bits(inside):
-            self.linear.fix(self.earlier[g], 0.0)
-            self.linear.fix(self.reached[g], 1.0)
-
-    def exclude(self, outside: int) -> None:
-        """Only blocks without these groups."""
-        for g in bits(outside):
-            self.linear.row([(self.reached[g], 1.0), (self.earlier[g], -1.0)], high=0.0)
-
     def _order(self) -> None:
         linear = self.linear
         for g in range(len(self.blocks)):

@@ -94,7 +94,11 @@ class Blocks:
 
     def alone_s(self, g: int) -> float:
         """What the block of group g alone costs."""
-        return self.cost(1 << g)
+        return self._alone[g]
+
+    @cached_property
+    def _alone(self) -> tuple[float, ...]:
+        return tuple(self.cost(1 << g) for g in range(len(self)))
 
     def need(self, weights: Sequence[float], upper: float) -> float:
         """What some block below `upper` weighs at least; infinite where no paying device is left to take it."""
@@ -130,8 +134,7 @@ class Tables:
 
 
 def blocks_of(instance: BottleneckInstance) -> Blocks:
-    """The relaxation of an instance. With a fixed number of stages no class has more devices than stages."""
-    most = instance.num_stages if instance.num_stages is not None else instance.num_devices
+    """The relaxation of an instance. No class has more devices than there can be stages."""
     paying = [entry for entry in instance.classes if entry.pays and entry.count]
     free = [entry for entry in instance.classes if not entry.pays and entry.count]
     size = len(instance.groups)
@@ -140,7 +143,7 @@ def blocks_of(instance: BottleneckInstance) -> Blocks:
         cuts=tuple((tuple(bits(cut.groups)), cut.cost_s) for cut in instance.cuts if cut.cost_s > 0),
         before=instance.groups.before,
         after=instance.groups.after,
-        num_paying=min(most, sum(entry.count for entry in paying)),
+        num_paying=min(instance.most_stages, sum(entry.count for entry in paying)),
         overhead_s=min((entry.overhead_s for entry in paying), default=0.0),
         free=tuple(free),
     )

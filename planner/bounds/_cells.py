@@ -32,6 +32,11 @@ from planner.bounds._budget import Budget
 from planner.bounds._linear import SLACK, Linear, Session
 from planner.ideals import bits
 
+TINY = 1e-6
+"""What an LP's value may differ from an integer."""
+ROUNDS = 3
+"""How often a cell is widened: what a further round would exclude is left to the LP."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -57,7 +62,7 @@ class Space:
         ahead, behind = self.around(inside)
         inside |= ahead & behind
         outside |= self.unable
-        while True:
+        for _ in range(ROUNDS):
             outside |= _all_of(blocks.ancestors, outside & ahead) | _all_of(blocks.descendants, outside & behind)
             if inside & outside:
                 return None
@@ -65,9 +70,10 @@ class Space:
             if base > self._most:
                 return None
             far = self._too_far(inside, outside, base, ahead, behind)
-            if not far:
-                return Cell(inside, outside)
             outside |= far
+            if not far:
+                break
+        return Cell(inside, outside)
 
     def around(self, inside: int) -> tuple[int, int]:
         """All ancestors and all descendants of the groups."""
@@ -103,16 +109,21 @@ class Space:
 
 
 class CellLp:
-    """The LP of an anchor's cells."""
+    """The LP of an anchor's cells: the most weight below T, or (without weights) the least cost."""
 
-    def __init__(self, space: Space, root: Cell, weights: Sequence[float], budget: Budget) -> None:
+    def __init__(self, space: Space, root: Cell, weights: Sequence[float] | None, budget: Budget) -> None:
         self.groups = tuple(bits(space.everything & ~root.outside))
         self._column = {g: number for number, g in enumerate(self.groups)}
-        self._seconds = 1.0 / space.below
+        self._below = space.below
         model = Linear()
         for g in self.groups:
-            model.add(-weights[g], low=float(root.inside >> g & 1))
-        self._cost(model, space, root)
+            model.add(-weights[g] if weights else 0.0, low=float(root.inside >> g & 1))
+        terms, self._fixed = self._cost(model, space, root)
+        if weights is not None:
+            model.row(terms, high=1.0 + SLACK - self._fixed)
+        else:
+            for column, price in terms:
+                model.cost[column] += price
         self._convexity(model, space, root)
         self._session = Session(model, budget)
 
@@ -122,22 +133,31 @@ class CellLp:
 
     def most(self, cell: Cell) -> tuple[float, dict[int, float] | None]:
         """No block of the cell weighs more than this (infinite: not known), and the LP's s by group."""
+        bound, values = self._solve(cell)
+        return -bound, values
+
+    def least_s(self, cell: Cell) -> tuple[float, dict[int, float] | None]:
+        """No block of the cell costs less than this, in seconds (minus infinity: not known); the LP's s by group."""
+        bound, values = self._solve(cell)
+        return (bound + self._fixed) * self._below, values
+
+    def _solve(self, cell: Cell) -> tuple[float, dict[int, float] | None]:
         low = np.array([float(cell.inside >> g & 1) for g in self.groups])
         high = np.array([float(not cell.outside >> g & 1) for g in self.groups])
         answer = self._session.solve(low, high)
         values = None if answer.values is None else answer.values[: len(self.groups)].tolist()
-        return -answer.bound, None if values is None else dict(zip(self.groups, values, strict=True))
+        return answer.bound, None if values is None else dict(zip(self.groups, values, strict=True))
 
-    def _cost(self, model: Linear, space: Space, root: Cell) -> None:
-        """f(S) <= T in units of T."""
-        blocks, fixed = space.blocks, space.blocks.overhead_s * self._seconds
-        terms = [(self._column[g], blocks.work[g] * self._seconds) for g in self.groups]
+    def _cost(self, model: Linear, space: Space, root: Cell) -> tuple[list[tuple[int, float]], float]:
+        """f(S) in units of T: terms and a constant."""
+        blocks, per_s = space.blocks, 1.0 / space.below
+        terms, fixed = [(self._column[g], blocks.work[g] * per_s) for g in self.groups], blocks.overhead_s * per_s
         for number in sorted({h for g in self.groups for h in blocks.cuts_of[g]}):
-            price = blocks.cuts[number][1] * self._seconds
+            price = blocks.cuts[number][1] * per_s
             ends, constant = self._cut(model, blocks, number, root)
             fixed += price * constant
             terms += [(column, price * sign) for column, sign in ends]
-        model.row(terms, high=1.0 + SLACK - fixed)
+        return terms, fixed
 
     def _cut(self, model: Linear, blocks: Blocks, number: int, root: Cell) -> tuple[list[tuple[int, float]], float]:
         """Rows of one tensor; its cut share as terms and a constant."""
@@ -169,6 +189,17 @@ class CellLp:
             nearer = blocks.before[g] & behind if behind >> g & 1 else blocks.after[g] & ahead if ahead >> g & 1 else 0
             for p in bits(nearer & ~root.inside & ~root.outside):
                 model.row([(self._column[g], 1.0), (self._column[p], -1.0)], high=0.0)
+
+
+def divide_at(blocks: Blocks, cell: Cell, values: dict[int, float]) -> int | None:
+    """The most fractional undecided group, by what it costs alone; else one that is in; None if all are decided."""
+    undecided = [g for g in values if not (cell.inside | cell.outside) >> g & 1]
+    best = max(undecided, key=lambda g: (_distance(values[g]) * blocks.alone_s(g), values[g], g), default=None)
+    return best if best is not None and values[best] > TINY else None
+
+
+def _distance(value: float) -> float:
+    return min(value, 1.0 - value) if TINY < value < 1.0 - TINY else 0.0
 
 
 def _all_of(table: Sequence[int], groups: int) -> int:

@@ -90,7 +90,7 @@ class Session:
     def __init__(self, model: Linear, budget: Budget) -> None:
         self._model, self._budget = model, budget
         self._low, self._high = np.array(model.low), np.array(model.high)
-        self._duals = DualBound(model)
+        self.duals = DualBound(model)
         solver = budget.solver()
         self._highs = _loaded(model) if solver is not None and solver.name == "highs" else None
 
@@ -108,7 +108,7 @@ class Session:
     def recost(self, cost: Sequence[float]) -> None:
         """Other costs of the first columns."""
         self._model.cost[: len(cost)] = cost
-        self._duals.cost[: len(cost)] = cost
+        self.duals.cost[: len(cost)] = cost
         if self._highs is not None:
             numbers = np.arange(len(cost), dtype=np.int32)
             self._highs.changeColsCost(len(cost), numbers, np.array(cost, dtype=float))
@@ -124,7 +124,7 @@ class Session:
         if status != kinds.kOptimal or not solution.dual_valid:
             self._highs.clearSolver()
             return LpAnswer(-math.inf, None)
-        bound = self._duals.value(np.array(solution.row_dual), lows, highs)
+        bound = self.duals.value(np.array(solution.row_dual), lows, highs)
         return LpAnswer(bound, np.array(solution.col_value))
 
 
@@ -167,11 +167,19 @@ def mip_bound(model: Linear, budget: Budget, start: Mapping[int, float] | None =
     solver = budget.solver()
     if solver is None or budget.expired():
         return None
+    if all(model.low[column] == model.high[column] for column in model.integer):
+        return _finite(Session(model, budget).solve().bound)  # solvers name no dual bound of what is no MIP
     known = {_name(column): value for column, value in (start or {}).items()}
     answer = solver.solve(_pulp(model), limit_s=budget.left_s(), seed=budget.seed, start=known)
     if answer.status is SolverStatus.INFEASIBLE:
         return math.inf
-    return None if answer.status is SolverStatus.FAILED else answer.bound
+    if answer.bound is None or answer.status is SolverStatus.FAILED:
+        return None
+    return answer.bound
+
+
+def _finite(bound: float) -> float | None:
+    return None if bound == -math.inf else bound
 
 
 def _loaded(model: Linear) -> Any:
@@ -185,7 +193,7 @@ def _loaded(model: Linear) -> Any:
     lp.a_matrix_.start_ = np.array(model.starts, dtype=np.int32)
     lp.a_matrix_.index_ = np.array(model.columns, dtype=np.int32)
     lp.a_matrix_.value_ = np.array(model.factors, dtype=float)
-    highs = highspy.Highs()
+    highs = highspy.Highs.__base__()  # the bare solver: the subclass prints a banner and installs callbacks
     for key, value in {"output_flag": False, "threads": 1, "presolve": "off", "random_seed": 0}.items():
         highs.setOptionValue(key, value)
     highs.passModel(lp)
@@ -218,9 +226,10 @@ def _pulp(model: Linear) -> Any:
     pulp = importlib.import_module("pulp")
     made = pulp.LpProblem("bound", pulp.LpMinimize)
     binaries = set(model.integer)
+    kinds = ["Integer" if column in binaries else "Continuous" for column in range(len(model.cost))]
     names = [
-        pulp.LpVariable(_name(c), low, high, cat="Integer" if c in binaries else "Continuous")
-        for c, (low, high) in enumerate(zip(model.low, model.high, strict=True))
+        made.add_variable(_name(column), low, high, cat=kind)
+        for column, (low, high, kind) in enumerate(zip(model.low, model.high, kinds, strict=True))
     ]
     made += pulp.LpAffineExpression(list(zip(names, model.cost, strict=True)))
     for number, (low, high) in enumerate(zip(model.row_low, model.row_high, strict=True)):

@@ -25,6 +25,10 @@ CAP = 4.0
 """Weights are at most this multiple of a group's fair share of k blocks."""
 
 
+MOST_PRICE = 1e6
+"""Weight per second of a free device."""
+
+
 @dataclass(eq=False, slots=True)
 class Row:
     """factors . pi <= 1. `cost` is what the block costs; fractions cost nothing here: they hold from T on."""
@@ -82,7 +86,7 @@ class Weights:
     def _free(self, model: Linear, count: int, work: Sequence[float], room: float) -> None:
         """The knapsack of a free class by its dual."""
         top = max(self._caps, default=1.0)
-        price = model.add(count * room, high=math.inf)
+        price = model.add(count * room, high=MOST_PRICE)
         for g, seconds in enumerate(work):
             if math.isfinite(seconds):
                 excess = model.add(float(count), high=top)

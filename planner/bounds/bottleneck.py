@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.bounds._blocks import ROUNDING
 from planner.bounds._budget import Budget
-from planner.bounds.capacity import capacity
 from planner.bounds.configuration import configuration
 from planner.bounds.node import node
 from planner.bounds.pigeonhole import average, pigeonhole
@@ -27,7 +25,9 @@ from planner.partition.instance import BottleneckInstance
 
 FEW_STAGES = 4
 """Up to so many stages the MILP of all of them is the strongest bound on wide graphs."""
-SHARES = {"node": 0.15, "refutation": 0.35, "stages": 0.7, "three_superblock": 0.1, "capacity": 0.1}
+CLOSED = 1e-7
+"""Nearer than this is equal: what the margins of LP bounds cost."""
+SHARES = {"node": 0.15, "refutation": 0.35, "stages": 0.7, "three_superblock": 0.1}
 """The share of the time left that each may take; configurations take the rest."""
 
 
@@ -56,16 +56,16 @@ def best_bound(
     limit_s: float,
     seed: int = 0,
     *,
-    stages_known: Sequence[int] = (),
     exact: bool = True,
     solver: str = "",
+    clock: Callable[[], float] = time.monotonic,
 ) -> BestBound:
     """The best bound on the bottleneck, at most `upper` (the value of a known partition, or infinite).
 
-    `stages_known` are blocks of good partitions of the instance (bitsets), for the weights of configurations. Without
-    `exact` the pass over ideals is left out (the caller ran it). Ends within the limit plus the solvers' grace.
+    Without `exact` the pass over ideals is left out (the caller ran it). Ends within the limit on the clock plus the
+    solvers' grace.
     """
-    return _Run(instance, upper, Budget(limit_s, seed=seed, solver=solver)).all(exact)
+    return _Run(instance, upper, Budget(limit_s, seed=seed, solver=solver, clock=clock)).all(exact)
 
 
 class _Run:
@@ -75,7 +75,7 @@ class _Run:
         below = upper if math.isfinite(upper) else None
         self.instance = contract(instance, below=below, keep_memory=False).instance
         self.upper, self.budget, self.best = upper, budget, BestBound()
-        self.num_stages = instance.num_stages or instance.num_devices
+        self.num_stages = instance.most_stages
 
     def all(self, exact: bool) -> BestBound:
         """In order, until the bound is closed or the time is over."""
@@ -92,7 +92,7 @@ class _Run:
 
     def closed(self) -> bool:
         """Whether the bound meets the upper value."""
-        return self.best.value_s >= self.upper * (1 - ROUNDING)
+        return self.best.value_s >= self.upper * (1 - CLOSED)
 
     def _try(self, name: str, bound: Callable[[Budget], float]) -> None:
         if self.closed() or (self.budget.expired() and self.best.trials):
@@ -113,6 +113,3 @@ class _Run:
         if found.num_cells:
             self.best.details = {**self._details(), "weights": list(found.weights), "cells": found.num_cells}
         return found.value_s
-
-
-__all__ = ["BestBound", "Trial", "best_bound", "capacity"]

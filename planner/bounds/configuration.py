@@ -29,18 +29,20 @@ from enum import StrEnum
 from planner.bounds._adapter import throughput_bound
 from planner.bounds._blocks import Blocks, blocks_of
 from planner.bounds._budget import Budget
-from planner.bounds._cells import Cell, CellLp, Space
+from planner.bounds._cells import Cell, CellLp, Space, divide_at
 from planner.bounds._weights import Row, Weights
 from planner.bounds.base import BOUNDS, BoundQuery
 from planner.bounds.pigeonhole import average
 from planner.ideals import bits
 from planner.partition.instance import BottleneckInstance
 
-FIRST_STEP = 0.06
+FIRST_STEP = 0.1
 """Relative distance of the first T tried from the bound that is known."""
-LARGEST_STEP = 0.15
+LOWEST = 1 / 64
+"""The first T, as a share of the upper bound, where no other bound is known."""
+LARGEST_STEP = 0.25
 SMALLEST_STEP = 0.004
-QUICK = 0.04
+QUICK = 0.1
 """A success within this share of the time left allows larger steps."""
 PATIENCE = 0.35
 """The share of the time left that one T may take."""
@@ -49,6 +51,8 @@ TIGHT = 1e-3
 FIRST_SPLITS = 8
 """How often the cells of one anchor are divided before the weights are blamed."""
 MORE_SPLITS = 1.5
+TOLERANCE = 1e-5
+"""What the weights' LP may leave of its rows."""
 ENOUGH_ROWS = 0.25
 """New rows, as a share of the groups, after which the weights are found anew."""
 
@@ -111,8 +115,8 @@ class _Search:
     def run(self) -> Refuted:
         """Steps shrink where blocks cover everything, or where time runs away; then the last division is taken up."""
         step, ceiling = FIRST_STEP, self.upper
-        while step > SMALLEST_STEP and self.best.value_s < ceiling and not self.budget.expired():
-            below = min(self.best.value_s * (1 + step), self.upper)
+        while step > SMALLEST_STEP and self._apart(ceiling) and not self.budget.expired():
+            below = min(max(self.best.value_s * (1 + step), self.upper * LOWEST), self.upper)
             if below >= ceiling and ceiling < self.upper:
                 below = (self.best.value_s + ceiling) / 2
             kept = list(self.leaves), list(self.weights.rows)
@@ -131,20 +135,27 @@ class _Search:
             value_s=self.best.value_s, weights=self.best.weights, num_cells=self.best.num_cells, limit_s=ceiling
         )
 
+    def _apart(self, ceiling: float) -> bool:
+        """Whether there is anything to try between the bound and what is known not to be provable."""
+        return self.best.value_s < (ceiling if ceiling == self.upper else ceiling * (1 - SMALLEST_STEP))
+
     def _attempt(self, below: float, budget: Budget) -> Verdict:
         """Look for weights that refute `below`."""
         self._prepare(below)
         splits = FIRST_SPLITS
         while not budget.expired():
             need, pi = self.weights.solve(below)
-            if need <= 1.0:
+            if need <= 1.0 + TOLERANCE:
                 if not self._split_tight():
                     return Verdict.COVERED
                 continue
+            before = len(self.leaves), len(self.weights.rows)
             worst = self._sweep(pi, need, splits, budget)
             if worst < self.blocks.need(pi, below):
                 self.best = Refuted(value_s=below, weights=tuple(pi), num_cells=len(self.leaves))
                 return Verdict.REFUTED
+            if before == (len(self.leaves), len(self.weights.rows)):
+                return Verdict.OPEN  # an LP failed, and nothing can be divided
             splits = math.ceil(splits * MORE_SPLITS)
         return Verdict.OPEN
 
@@ -177,7 +188,7 @@ class _Search:
             leaf = waiting.pop()
             most = self._most(leaf, pi, need)
             if most >= need and leaf.last is not None:
-                group = self._fractional(leaf, leaf.last) if left[leaf.anchor] else None
+                group = self._group(leaf, leaf.last) if left[leaf.anchor] else None
                 if group is not None:
                     left[leaf.anchor] -= 1
                     self._drop_rows(leaf)
@@ -217,7 +228,7 @@ class _Search:
         kept: list[Leaf] = []
         for leaf in self.leaves:
             tight = [row for row in leaf.rows if self.weights.value(row) > 1 - TIGHT]
-            group = self._fractional(leaf, tight[-1].factors) if tight else None
+            group = self._group(leaf, tight[-1].factors) if tight else None
             if group is None:
                 kept.append(leaf)
             else:
@@ -231,6 +242,9 @@ class _Search:
         for row in leaf.rows:
             self.weights.drop(row)
 
+    def _group(self, leaf: Leaf, values: dict[int, float]) -> int | None:
+        return divide_at(self.blocks, leaf.cell, values) if leaf.cell is not None else None
+
     def _halves(self, leaf: Leaf, group: int) -> list[Leaf]:
         """The leaf with and without a group."""
         halves = [
@@ -240,20 +254,6 @@ class _Search:
         for half in halves:
             self._close(half)
         return halves
-
-    def _fractional(self, leaf: Leaf, values: dict[int, float]) -> int | None:
-        """The undecided group that is most fractional in an answer, by work and tensors; None if all are decided."""
-        if leaf.cell is None:
-            return None
-        undecided = self.space.everything & ~(leaf.cell.inside | leaf.cell.outside)
-        shares = {g: values.get(g, 0.0) for g in bits(undecided)}
-        if not shares:
-            return None
-        best = max(shares, key=lambda g: (min(shares[g], 1 - shares[g]) * self._size(g), shares[g], g))
-        return best if shares[best] > 0 else None
-
-    def _size(self, g: int) -> float:
-        return self.blocks.work[g] + sum(self.blocks.cuts[number][1] for number in self.blocks.cuts_of[g])
 
 
 @BOUNDS.register

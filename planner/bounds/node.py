@@ -6,20 +6,21 @@ f(S) < T, and the work of v on any device that pays no transfers.
 Proof. v is in some stage: on a free device, whose load is at least the work of v there, or it is a block with v. Blocks
 of T or more are at least T. Groups that no block below T has in common with v (`_cells`) can be left out.
 
-The minimum is a MILP per group; few groups matter, those with the most work and the costliest tensors. Independent of
-the number of stages, so it decides when there are many.
+The minimum is found by branch and bound over cells, smallest LP first: it may be stopped at any time, and then bounds
+from below. Few groups matter, those with the most work and the costliest tensors. The bound does not depend on the
+number of stages, so it decides when there are many.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from planner.bounds._adapter import throughput_bound
-from planner.bounds._block_model import BlockModel
 from planner.bounds._blocks import Blocks, blocks_of
 from planner.bounds._budget import Budget
-from planner.bounds._cells import Space
-from planner.bounds._linear import mip_bound
+from planner.bounds._cells import Cell, CellLp, Space, divide_at
 from planner.bounds.base import BOUNDS, BoundQuery
 from planner.partition.instance import BottleneckInstance
 
@@ -42,21 +43,50 @@ def node(instance: BottleneckInstance, upper: float, budget: Budget, *, num_grou
 
 
 def of_group(blocks: Blocks, g: int, upper: float, budget: Budget) -> float:
-    """The least cost of a block with group g below `upper`, or `upper`."""
-    unit = upper if math.isfinite(upper) else max(blocks.alone_s(g), 1e-300)
-    if not math.isfinite(unit) or not math.isfinite(blocks.work[g]):
-        return upper
-    model = BlockModel(blocks, unit)
-    if math.isfinite(upper):
-        cell = Space(blocks, upper).closed(1 << g, 0)
-        if cell is None:
-            return upper
-        model.include(cell.inside)
-        model.exclude(cell.outside)
-    else:
-        model.include(1 << g)
-    found = mip_bound(model.linear, budget)
-    return 0.0 if found is None else min(upper, blocks.overhead_s + found * unit)
+    """The least cost of a block with group g, in seconds, at most `upper`."""
+    below = min(upper, blocks.alone_s(g))
+    if not math.isfinite(below) or below <= 0:
+        return min(upper, max(0.0, blocks.work[g]))
+    space = Space(blocks, below)
+    root = space.closed(1 << g, 0)
+    if root is None:
+        return below
+    lp = CellLp(space, root, None, budget)
+    waiting, number = [_Part(*lp.least_s(root), 0, root)], 1
+    while waiting[0].least_s < below and not budget.expired():
+        part = heappop(waiting)
+        divided = _halves(space, part)
+        if divided is None:
+            return min(below, part.least_s)
+        for cell in divided:
+            least_s, values = lp.least_s(cell)
+            heappush(waiting, _Part(max(least_s, part.least_s), values, number, cell))
+            number += 1
+        if not waiting:
+            return below
+    return max(0.0, min(below, waiting[0].least_s))
+
+
+@dataclass(order=True, slots=True)
+class _Part:
+    """A cell in the queue, with its LP's bound and values; older ones first where bounds are equal."""
+
+    least_s: float
+    values: dict[int, float] | None = field(compare=False)
+    number: int
+    cell: Cell = field(compare=False)
+
+
+def _halves(space: Space, part: _Part) -> list[Cell] | None:
+    """The cell with and without a group; None when nothing is undecided or the LP failed."""
+    group = divide_at(space.blocks, part.cell, part.values) if part.values else None
+    if group is None:
+        return None
+    cells = (
+        space.closed(part.cell.inside | 1 << group, part.cell.outside),
+        space.closed(part.cell.inside, part.cell.outside | 1 << group),
+    )
+    return [cell for cell in cells if cell is not None]
 
 
 def _free_s(blocks: Blocks, g: int) -> float:

@@ -24,7 +24,7 @@ BISECTIONS = 60
 def pigeonhole(instance: BottleneckInstance, upper: float = math.inf, budget: Budget | None = None) -> float:
     """The best h, in seconds, at most `upper`; infinite work (no device runs a group) gives `upper`. O(n log n)."""
     work = sorted(least_work(instance), reverse=True)
-    most = instance.num_devices if instance.num_stages is None else min(instance.num_stages, instance.num_devices)
+    most = instance.most_stages
     best = 0.0
     for h in range((len(work) - 1) // most + 1 if work and most else 0):
         last = most * h
@@ -43,7 +43,8 @@ def average(instance: BottleneckInstance, upper: float = math.inf, budget: Budge
         return 0.0
 
     def refuted(below: float) -> bool:
-        return blocks.need(weights, below) + blocks.overhead_s > below
+        need = blocks.need(weights, below)
+        return need > 0 and need + blocks.overhead_s > below
 
     return last_refuted(refuted, 0.0, top, BISECTIONS)
 
