@@ -32,6 +32,8 @@ from planner.bounds._budget import Budget
 from planner.bounds._linear import SLACK, Linear, Session
 from planner.ideals import bits
 
+MAX_GROUPS = 2000
+"""Above, the tables of all pairs are too large, and bounds by cells prove nothing."""
 TINY = 1e-6
 """What an LP's value may differ from an integer."""
 ROUNDS = 3

@@ -17,7 +17,7 @@ import math
 from planner.bounds._adapter import throughput_bound
 from planner.bounds._blocks import ROUNDING, Blocks, blocks_of
 from planner.bounds._budget import Budget
-from planner.bounds._cells import CellLp, Space
+from planner.bounds._cells import MAX_GROUPS, CellLp, Space
 from planner.bounds.base import BOUNDS, BoundQuery
 from planner.bounds.pigeonhole import average
 from planner.partition.instance import BottleneckInstance
@@ -30,7 +30,7 @@ def capacity(instance: BottleneckInstance, upper: float, budget: Budget) -> floa
     """The largest T found that is refuted, in seconds; at least the average work. One LP per group and T."""
     blocks, low = blocks_of(instance), average(instance, upper)
     high = upper
-    if not math.isfinite(high) or low <= 0:
+    if not math.isfinite(high) or low <= 0 or len(blocks) > MAX_GROUPS:
         return low
     while high > low * (1 + CLOSE) and not budget.expired():
         middle = math.sqrt(low * high)

@@ -29,7 +29,7 @@ from enum import StrEnum
 from planner.bounds._adapter import throughput_bound
 from planner.bounds._blocks import Blocks, blocks_of
 from planner.bounds._budget import Budget
-from planner.bounds._cells import Cell, CellLp, Space, divide_at
+from planner.bounds._cells import MAX_GROUPS, Cell, CellLp, Space, divide_at
 from planner.bounds._weights import Row, Weights
 from planner.bounds.base import BOUNDS, BoundQuery
 from planner.bounds.pigeonhole import average
@@ -40,9 +40,9 @@ FIRST_STEP = 0.1
 """Relative distance of the first T tried from the bound that is known."""
 LOWEST = 1 / 64
 """The first T, as a share of the upper bound, where no other bound is known."""
-LARGEST_STEP = 0.25
+LARGEST_STEP = 0.12
 SMALLEST_STEP = 0.004
-QUICK = 0.1
+QUICK = 0.06
 """A success within this share of the time left allows larger steps."""
 PATIENCE = 0.35
 """The share of the time left that one T may take."""
@@ -79,12 +79,13 @@ class Refuted:
 class Leaf:
     """One part of the division: the blocks with `anchor` and `inside`, without `outside` and what is after the anchor.
 
-    For the present T: its cell (None: it is empty), the last answer of its LP, and the rows made of such answers.
+    At T = `below`: its cell (None: it is empty), the last answer of its LP, and the rows made of such answers.
     """
 
     anchor: int
     inside: int = 0
     outside: int = 0
+    below: float = 0.0
     cell: Cell | None = None
     last: dict[int, float] | None = None
     rows: list[Row] = field(default_factory=list)
@@ -97,7 +98,10 @@ def configuration(
 
     `stages` are blocks of good partitions: they make the first weights better.
     """
-    return _Search(blocks_of(instance), upper, budget, known, stages).run()
+    blocks = blocks_of(instance)
+    if len(blocks) > MAX_GROUPS or not math.isfinite(upper):
+        return Refuted(value_s=known)
+    return _Search(blocks, upper, budget, known, stages).run()
 
 
 class _Search:
@@ -140,8 +144,8 @@ class _Search:
         return self.best.value_s < (ceiling if ceiling == self.upper else ceiling * (1 - SMALLEST_STEP))
 
     def _attempt(self, below: float, budget: Budget) -> Verdict:
-        """Look for weights that refute `below`."""
-        self._prepare(below)
+        """Look for weights that refute `below`. Divisions are kept; cells are closed anew when they are looked at."""
+        self.space, self.lps = Space(self.blocks, below), {}
         splits = FIRST_SPLITS
         while not budget.expired():
             need, pi = self.weights.solve(below)
@@ -159,15 +163,12 @@ class _Search:
             splits = math.ceil(splits * MORE_SPLITS)
         return Verdict.OPEN
 
-    def _prepare(self, below: float) -> None:
-        """Cells and LPs of this T. Decisions are kept and closed anew: fewer groups are out of reach than before."""
-        self.space, self.lps = Space(self.blocks, below), {}
-        for leaf in self.leaves:
-            self._close(leaf)
-
-    def _close(self, leaf: Leaf) -> None:
-        leaf.cell = self.space.anchored(leaf.anchor, leaf.inside, leaf.outside)
-        leaf.last = None
+    def _cell(self, leaf: Leaf) -> Cell | None:
+        """The cell at this T: for a larger T fewer groups are out of reach."""
+        if leaf.below != self.space.below:
+            leaf.cell = self.space.anchored(leaf.anchor, leaf.inside, leaf.outside)
+            leaf.below, leaf.last = self.space.below, None
+        return leaf.cell
 
     def _lp(self, leaf: Leaf) -> CellLp:
         """The LP of the leaf's anchor, made when it is first needed."""
@@ -204,14 +205,15 @@ class _Search:
 
     def _most(self, leaf: Leaf, pi: list[float], need: float) -> float:
         """An upper bound on the weight of the leaf's blocks; the LP is left out where the sum of all is small."""
-        if leaf.cell is None:
+        cell = self._cell(leaf)
+        if cell is None:
             return 0.0
-        everything = math.fsum(pi[g] for g in bits(self.space.everything & ~leaf.cell.outside))
+        everything = math.fsum(pi[g] for g in bits(self.space.everything & ~cell.outside))
         if everything < need:
             return everything
         lp = self._lp(leaf)
         lp.reweigh(pi)
-        most, leaf.last = lp.most(leaf.cell)
+        most, leaf.last = lp.most(cell)
         return most
 
     def _round(self, leaf: Leaf, pi: list[float]) -> None:
@@ -243,17 +245,15 @@ class _Search:
             self.weights.drop(row)
 
     def _group(self, leaf: Leaf, values: dict[int, float]) -> int | None:
-        return divide_at(self.blocks, leaf.cell, values) if leaf.cell is not None else None
+        cell = self._cell(leaf)
+        return divide_at(self.blocks, cell, values) if cell is not None else None
 
     def _halves(self, leaf: Leaf, group: int) -> list[Leaf]:
         """The leaf with and without a group."""
-        halves = [
+        return [
             Leaf(leaf.anchor, leaf.inside | 1 << group, leaf.outside),
             Leaf(leaf.anchor, leaf.inside, leaf.outside | 1 << group),
         ]
-        for half in halves:
-            self._close(half)
-        return halves
 
 
 @BOUNDS.register

@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from planner.bounds._adapter import throughput_bound
 from planner.bounds._blocks import Blocks, blocks_of
 from planner.bounds._budget import Budget
-from planner.bounds._cells import Cell, CellLp, Space, divide_at
+from planner.bounds._cells import MAX_GROUPS, Cell, CellLp, Space, divide_at
 from planner.bounds.base import BOUNDS, BoundQuery
 from planner.partition.instance import BottleneckInstance
 
@@ -31,6 +31,8 @@ NUM_GROUPS = 5
 def node(instance: BottleneckInstance, upper: float, budget: Budget, *, num_groups: int = NUM_GROUPS) -> float:
     """The best over `num_groups` groups, in seconds, at most `upper`; 0 when nothing is proven."""
     blocks = blocks_of(instance)
+    if len(blocks) > MAX_GROUPS:
+        return 0.0
     size = [blocks.alone_s(g) for g in range(len(blocks))]
     ranked = sorted(range(len(blocks)), key=lambda g: (-size[g], g))[:num_groups]
     best = 0.0

@@ -21,6 +21,7 @@ from planner.bounds._budget import Budget
 from planner.bounds._linear import mip_bound
 from planner.bounds.base import BOUNDS, BoundQuery
 from planner.bounds.pigeonhole import average
+from planner.bounds.stages import MAX_BINARIES
 from planner.partition.instance import BottleneckInstance
 
 
@@ -29,7 +30,7 @@ def three_superblock(instance: BottleneckInstance, upper: float, budget: Budget)
     blocks, least = blocks_of(instance), average(instance, upper)
     weights = [work if math.isfinite(work) else 0.0 for work in blocks.work]
     need = blocks.need(weights, upper)
-    if not 0 < need < math.inf or least <= 0:
+    if not 0 < need < math.inf or least <= 0 or 2 * len(blocks) > MAX_BINARIES:
         return least
     model = BlockModel(blocks, least)
     model.require(weights, need)
