@@ -5,6 +5,7 @@ A cell (inside, outside) stands for the blocks S (convex, f(S) < T) with all gro
 
 - what lies on a path between inside groups is inside; an ancestor of what is outside and before the block is outside,
   and so are the descendants of what is outside and after it;
+- with windows (`_sides`), groups that are in no stage with the inside are outside;
 - a group whose paths to the inside lead through an outside group is outside, and so is one with which the block would
   cost T or more: the work of inside, group and paths, and the tensors that have groups among these and outside.
 
@@ -51,8 +52,9 @@ class Cell:
 class Space:
     """The blocks below T."""
 
-    def __init__(self, blocks: Blocks, below: float) -> None:
+    def __init__(self, blocks: Blocks, below: float, windows: Sequence[tuple[int, int]] | None = None) -> None:
         self.blocks, self.below = blocks, below
+        self._windows = _Windows(windows, blocks.num_paying) if windows is not None else None
         self.everything = (1 << len(blocks)) - 1
         self.unable = sum(1 << g for g, work in enumerate(blocks.work) if not math.isfinite(work))
         self._most = below * (1 + ROUNDING)
@@ -64,6 +66,8 @@ class Space:
         ahead, behind = self.around(inside)
         inside |= ahead & behind
         outside |= self.unable
+        if self._windows is not None:
+            outside |= self._windows.elsewhere(inside)
         for _ in range(ROUNDS):
             outside |= _all_of(blocks.ancestors, outside & ahead) | _all_of(blocks.descendants, outside & behind)
             if inside & outside:
@@ -108,6 +112,23 @@ class Space:
         cost += (groups_in @ tables.ends[:, open_cuts] > 0) @ tables.prices[open_cuts]
         far[~far] = cost > self._most
         return sum(1 << g for g in groups[far].tolist())
+
+
+class _Windows:
+    """Which groups can be in no stage with others, from the first and the last stage of each."""
+
+    def __init__(self, windows: Sequence[tuple[int, int]], num_stages: int) -> None:
+        self._windows, self._num_stages = windows, num_stages
+        stages = range(num_stages + 2)
+        self._later = [sum(1 << g for g, (first, _) in enumerate(windows) if first > stage) for stage in stages]
+        self._earlier = [sum(1 << g for g, (_, last) in enumerate(windows) if last < stage) for stage in stages]
+
+    def elsewhere(self, inside: int) -> int:
+        """Groups that share no stage with all of these: intervals that meet in pairs have a common stage."""
+        members = [self._windows[g] for g in bits(inside)]
+        first = min(max((first for first, _ in members), default=0), self._num_stages + 1)
+        last = max(min((last for _, last in members), default=self._num_stages + 1), 0)
+        return self._later[last] | self._earlier[first]
 
 
 class CellLp:

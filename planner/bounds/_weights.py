@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from planner.bounds._blocks import Blocks
 from planner.bounds._budget import Budget
-from planner.bounds._linear import Linear, central
+from planner.bounds._linear import Linear, interior
 from planner.ideals import bits
 
 CAP = 4.0
@@ -79,7 +79,7 @@ class Weights:
                 model.row(list(row.factors.items()), high=1.0)
         for entry in blocks.free:
             self._free(model, entry.count, entry.work_s, max(0.0, below - entry.overhead_s))
-        values = central(model, self.budget)
+        values = interior(model, self.budget).values
         self.pi = [0.0] * len(blocks) if values is None else [max(0.0, v) for v in values[: len(blocks)].tolist()]
         return blocks.need(self.pi, below), self.pi
 

@@ -30,6 +30,7 @@ from planner.bounds._adapter import throughput_bound
 from planner.bounds._blocks import Blocks, blocks_of
 from planner.bounds._budget import Budget
 from planner.bounds._cells import MAX_GROUPS, Cell, CellLp, Space, divide_at
+from planner.bounds._sides import WINDOW_SHARE, Sides, applies
 from planner.bounds._weights import Row, Weights
 from planner.bounds.base import BOUNDS, BoundQuery
 from planner.bounds.pigeonhole import average
@@ -110,6 +111,7 @@ class _Search:
     def __init__(self, blocks: Blocks, upper: float, budget: Budget, known: float, stages: Iterable[int]) -> None:
         self.blocks, self.upper, self.budget = blocks, upper, budget
         self.best = Refuted(value_s=known)
+        self.sides = Sides(blocks, budget.part(budget.left_s() * WINDOW_SHARE)) if applies(blocks) else None
         self.weights = Weights(blocks, budget)
         for stage in stages:
             self.weights.add_block(stage)
@@ -145,7 +147,8 @@ class _Search:
 
     def _attempt(self, below: float, budget: Budget) -> Verdict:
         """Look for weights that refute `below`. Divisions are kept; cells are closed anew when they are looked at."""
-        self.space, self.lps = Space(self.blocks, below), {}
+        windows = self.sides.windows(below) if self.sides is not None else None
+        self.space, self.lps = Space(self.blocks, below, windows), {}
         splits = FIRST_SPLITS
         while not budget.expired():
             need, pi = self.weights.solve(below)

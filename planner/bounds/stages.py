@@ -10,10 +10,13 @@ Theorem. The bottleneck is at least the smaller of T and the minimum of
     windows:  y[g,j] = 0 for j < ceil(w(g and ancestors) / T),  y[g,j] = 1 for j > k - ceil(w(g and descendants) / T)
 
 Proof. Every partition of at most k stages is a solution with its loads (pad with empty stages). If its bottleneck is
-below T, the stages up to that of g hold g and its ancestors, each less than T of their work, so the windows hold; where
+below T, the stages up to that of g cost before(g) or more together and less than T each, so the windows hold; where
 they leave a group no stage, T is refuted. The least overhead of a stage is added (of the stage with the largest load).
 
 For instances where every device pays transfers; with free devices there is no such bound.
+
+The smaller T, the narrower the windows and the larger the minimum. So the LP relaxation is solved for several T: where
+its value is T or more, T is a bound (`relaxed_stages`). The MILP is solved once, at the value of the known plan.
 """
 
 from __future__ import annotations
@@ -21,49 +24,79 @@ from __future__ import annotations
 import math
 
 from planner.bounds._adapter import throughput_bound
-from planner.bounds._blocks import ROUNDING, Blocks, blocks_of
+from planner.bounds._blocks import Blocks, blocks_of
 from planner.bounds._budget import Budget
-from planner.bounds._linear import Linear, Session, mip_bound
+from planner.bounds._linear import Linear, interior, mip_bound
+from planner.bounds._sides import WINDOW_SHARE, Sides, applies
 from planner.bounds.base import BOUNDS, BoundQuery
 from planner.ideals import bits
 from planner.partition.instance import BottleneckInstance
 
+MOST = 4.0
+"""A bottleneck of so many T is looked at: finite, so that duals prove something, and above all values of interest."""
+BISECTIONS = 16
+CLOSE = 0.003
+"""Relative distance at which the bisection ends."""
 MAX_BINARIES = 20_000
 """Larger models take too long to build."""
 
 
-def stages(instance: BottleneckInstance, upper: float, budget: Budget, *, integer: bool = True) -> float:
-    """In seconds, at most `upper`; 0 when nothing is proven. `integer` False: the LP relaxation, quick and weak."""
+def stages(instance: BottleneckInstance, upper: float, budget: Budget) -> float:
+    """By the MILP, in seconds, at most `upper`; 0 when nothing is proven."""
     blocks = blocks_of(instance)
-    unable = not all(math.isfinite(work) for work in blocks.work)
-    if blocks.free or unable or not math.isfinite(upper) or not 0 < blocks.num_paying * len(blocks) <= MAX_BINARIES:
+    if not _applies(blocks, upper):
         return 0.0
-    model = StagesModel(blocks, upper)
-    if any(first > last for first, last in model.windows):
+    windows = Sides(blocks, budget.part(budget.left_s() * WINDOW_SHARE)).windows(upper)
+    if any(first > last for first, last in windows):
         return upper
-    found = mip_bound(model.linear, budget) if integer else Session(model.linear, budget).solve().bound
+    found = mip_bound(StagesModel(blocks, upper, windows, most=1.0).linear, budget)
     return 0.0 if found is None else max(0.0, min(upper, blocks.overhead_s + found * upper))
 
 
-class StagesModel:
-    """The model in units of T; `linear.integer` are the y that the windows leave open."""
+def relaxed_stages(instance: BottleneckInstance, upper: float, budget: Budget, *, known: float = 0.0) -> float:
+    """By LPs, in seconds, at most `upper`: the largest value or refuted T of a bisection from `known` to `upper`."""
+    blocks = blocks_of(instance)
+    if not _applies(blocks, upper):
+        return known
+    sides = Sides(blocks, budget.part(budget.left_s() * WINDOW_SHARE))
+    low, high, below = known, upper, upper
+    for _ in range(BISECTIONS):
+        if budget.expired():
+            break
+        value = _relaxed(blocks, sides, below, budget)
+        low = max(low, min(below, value))
+        high = high if value >= below else below
+        if high <= low * (1 + CLOSE):
+            break
+        below = (low + high) / 2
+    return low
 
-    def __init__(self, blocks: Blocks, below: float) -> None:
+
+def _relaxed(blocks: Blocks, sides: Sides, below: float, budget: Budget) -> float:
+    """The LP at T = `below`; infinite when it is refuted."""
+    windows = sides.windows(below)
+    if any(first > last for first, last in windows):
+        return math.inf
+    model = StagesModel(blocks, below, windows, most=MOST)
+    return blocks.overhead_s + max(0.0, interior(model.linear, budget, budget.left_s()).bound) * below
+
+
+def _applies(blocks: Blocks, upper: float) -> bool:
+    return applies(blocks) and math.isfinite(upper) and blocks.num_paying * len(blocks) <= MAX_BINARIES
+
+
+class StagesModel:
+    """The model in units of T, with a bottleneck up to `most`; `linear.integer` are the y, many fixed by windows."""
+
+    def __init__(self, blocks: Blocks, below: float, windows: list[tuple[int, int]], most: float) -> None:
         self.blocks, self.below, self.linear = blocks, below, Linear()
-        self.bottleneck = self.linear.add(1.0)
-        self.windows = [self._window(g) for g in range(len(blocks))]
+        self.bottleneck = self.linear.add(1.0, high=most)
+        self.windows = windows
         self.prefix = [[self._prefix(g, j) for j in range(blocks.num_paying + 1)] for g in range(len(blocks))]
         for g in range(len(blocks)):
             self._order(g)
         for j in range(1, blocks.num_paying + 1):
             self._load(j)
-
-    def _window(self, g: int) -> tuple[int, int]:
-        """The first and the last stage that group g can be in."""
-        blocks = self.blocks
-        sides = blocks.work_of(blocks.ancestors[g] | 1 << g), blocks.work_of(blocks.descendants[g] | 1 << g)
-        least = [max(1, math.ceil(work / self.below * (1 - ROUNDING) - ROUNDING)) for work in sides]
-        return least[0], blocks.num_paying + 1 - least[1]
 
     def _prefix(self, g: int, j: int) -> int:
         first, last = self.windows[g]

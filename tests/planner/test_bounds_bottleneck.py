@@ -23,7 +23,7 @@ from planner.bounds.configuration import configuration
 from planner.bounds.node import node
 from planner.bounds.pigeonhole import average, pigeonhole
 from planner.bounds.refutation import refutation
-from planner.bounds.stages import stages
+from planner.bounds.stages import relaxed_stages, stages
 from planner.bounds.three_superblock import three_superblock
 from planner.ideals import Groups
 from planner.partition.instance import BottleneckInstance, Cut, DeviceClass
@@ -39,11 +39,7 @@ def configurations(instance: BottleneckInstance, upper: float, budget: Budget) -
     return configuration(instance, upper, budget, known=average(instance, upper)).value_s
 
 
-def relaxed(instance: BottleneckInstance, upper: float, budget: Budget) -> float:
-    return stages(instance, upper, budget, integer=False)
-
-
-WITH_LPS = {f.__name__: f for f in (average, pigeonhole, node, capacity, configurations, refutation, relaxed)}
+WITH_LPS = {f.__name__: f for f in (average, pigeonhole, node, capacity, configurations, refutation, relaxed_stages)}
 WITH_MIPS = {f.__name__: f for f in (three_superblock, stages)}
 
 
@@ -95,7 +91,7 @@ def test_no_bound_of_a_mip_is_above_the_optimum(name: str, solver: str, seed: in
         assert WITH_MIPS[name](instance, upper, Budget(LIMIT_S, solver=solver)) <= min(best, upper) * ABOVE
 
 
-@pytest.mark.parametrize("name", ["node", "capacity", "configurations", "relaxed"])
+@pytest.mark.parametrize("name", ["node", "capacity", "configurations", "relaxed_stages"])
 @settings(max_examples=8, deadline=None)
 @given(seed=SEEDS)
 def test_no_bound_of_cbc_is_above_the_optimum(name: str, seed: int) -> None:
