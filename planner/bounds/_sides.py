@@ -65,6 +65,11 @@ def applies(blocks: Blocks) -> bool:
     return bool(blocks.num_paying) and not blocks.free and all(math.isfinite(work) for work in blocks.work)
 
 
+def sides_of(blocks: Blocks, budget: Budget) -> Sides:
+    """The sides of all groups, within a share of the time."""
+    return Sides(blocks, budget.part(budget.left_s() * WINDOW_SHARE))
+
+
 def _stages(seconds: float, below: float) -> int:
     """How many stages below T take so many seconds at least."""
     return max(1, math.ceil(seconds / below * (1 - ROUNDING) - ROUNDING))

@@ -11,9 +11,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from planner.bounds._blocks import blocks_of
 from planner.bounds._budget import Budget
+from planner.bounds._sides import Sides, applies, sides_of
 from planner.bounds.configuration import configuration
 from planner.bounds.node import node
 from planner.bounds.pigeonhole import average, pigeonhole
@@ -86,10 +89,16 @@ class _Run:
             self._try("refutation", lambda budget: refutation(self.instance, self.upper, budget))
         self._try("relaxed_stages", self._relaxed)
         if self.num_stages <= FEW_STAGES:
-            self._try("stages", lambda budget: stages(self.instance, self.upper, budget))
+            self._try("stages", lambda budget: stages(self.instance, self.upper, budget, sides=self.sides))
             self._try("three_superblock", lambda budget: three_superblock(self.instance, self.upper, budget))
         self._try("configuration", self._configuration)
         return self.best
+
+    @cached_property
+    def sides(self) -> Sides | None:
+        """What several bounds use, made once."""
+        blocks = blocks_of(self.instance)
+        return sides_of(blocks, self.budget) if applies(blocks) and math.isfinite(self.upper) else None
 
     def closed(self) -> bool:
         """Whether the bound meets the upper value."""
@@ -107,13 +116,13 @@ class _Run:
                 self.best.details = self._details()
 
     def _relaxed(self, budget: Budget) -> float:
-        return relaxed_stages(self.instance, self.upper, budget, known=self.best.value_s)
+        return relaxed_stages(self.instance, self.upper, budget, known=self.best.value_s, sides=self.sides)
 
     def _details(self) -> dict[str, Any]:
         return {"groups": len(self.instance.groups), "stages": self.num_stages, "contracted_below_s": self.upper}
 
     def _configuration(self, budget: Budget) -> float:
-        found = configuration(self.instance, self.upper, budget, known=self.best.value_s)
+        found = configuration(self.instance, self.upper, budget, known=self.best.value_s, sides=self.sides)
         if found.num_cells:
             self.best.details = {**self._details(), "weights": list(found.weights), "cells": found.num_cells}
         return found.value_s

@@ -22,7 +22,6 @@ Any stopping point is sound: the bound is the largest T that was refuted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -30,7 +29,7 @@ from planner.bounds._adapter import throughput_bound
 from planner.bounds._blocks import Blocks, blocks_of
 from planner.bounds._budget import Budget
 from planner.bounds._cells import MAX_GROUPS, Cell, CellLp, Space, divide_at
-from planner.bounds._sides import WINDOW_SHARE, Sides, applies
+from planner.bounds._sides import Sides, applies, sides_of
 from planner.bounds._weights import Row, Weights
 from planner.bounds.base import BOUNDS, BoundQuery
 from planner.bounds.pigeonhole import average
@@ -93,28 +92,26 @@ class Leaf:
 
 
 def configuration(
-    instance: BottleneckInstance, upper: float, budget: Budget, *, known: float, stages: Iterable[int] = ()
+    instance: BottleneckInstance, upper: float, budget: Budget, *, known: float, sides: Sides | None = None
 ) -> Refuted:
     """The largest T up to `upper` that is refuted within the budget; `known` is a bound to start from.
 
-    `stages` are blocks of good partitions: they make the first weights better.
+    `sides`: if they are known already. Bounds by cells: up to MAX_GROUPS groups.
     """
     blocks = blocks_of(instance)
     if len(blocks) > MAX_GROUPS or not math.isfinite(upper):
         return Refuted(value_s=known)
-    return _Search(blocks, upper, budget, known, stages).run()
+    return _Search(blocks, upper, budget, known, sides).run()
 
 
 class _Search:
     """Refutes one T after the other; cells and rows are kept."""
 
-    def __init__(self, blocks: Blocks, upper: float, budget: Budget, known: float, stages: Iterable[int]) -> None:
+    def __init__(self, blocks: Blocks, upper: float, budget: Budget, known: float, sides: Sides | None) -> None:
         self.blocks, self.upper, self.budget = blocks, upper, budget
         self.best = Refuted(value_s=known)
-        self.sides = Sides(blocks, budget.part(budget.left_s() * WINDOW_SHARE)) if applies(blocks) else None
+        self.sides = sides or (sides_of(blocks, budget) if applies(blocks) else None)
         self.weights = Weights(blocks, budget)
-        for stage in stages:
-            self.weights.add_block(stage)
         self.leaves = [Leaf(g) for g in reversed(range(len(blocks)))]
         self.lps: dict[int, CellLp] = {}
 

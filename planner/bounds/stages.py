@@ -27,7 +27,7 @@ from planner.bounds._adapter import throughput_bound
 from planner.bounds._blocks import Blocks, blocks_of
 from planner.bounds._budget import Budget
 from planner.bounds._linear import Linear, interior, mip_bound
-from planner.bounds._sides import WINDOW_SHARE, Sides, applies
+from planner.bounds._sides import Sides, applies, sides_of
 from planner.bounds.base import BOUNDS, BoundQuery
 from planner.ideals import bits
 from planner.partition.instance import BottleneckInstance
@@ -41,24 +41,26 @@ MAX_BINARIES = 20_000
 """Larger models take too long to build."""
 
 
-def stages(instance: BottleneckInstance, upper: float, budget: Budget) -> float:
-    """By the MILP, in seconds, at most `upper`; 0 when nothing is proven."""
+def stages(instance: BottleneckInstance, upper: float, budget: Budget, *, sides: Sides | None = None) -> float:
+    """By the MILP, in seconds, at most `upper`; 0 when nothing is proven. `sides`: if they are known already."""
     blocks = blocks_of(instance)
     if not _applies(blocks, upper):
         return 0.0
-    windows = Sides(blocks, budget.part(budget.left_s() * WINDOW_SHARE)).windows(upper)
+    windows = (sides or sides_of(blocks, budget)).windows(upper)
     if any(first > last for first, last in windows):
         return upper
     found = mip_bound(StagesModel(blocks, upper, windows, most=1.0).linear, budget)
     return 0.0 if found is None else max(0.0, min(upper, blocks.overhead_s + found * upper))
 
 
-def relaxed_stages(instance: BottleneckInstance, upper: float, budget: Budget, *, known: float = 0.0) -> float:
+def relaxed_stages(
+    instance: BottleneckInstance, upper: float, budget: Budget, *, known: float = 0.0, sides: Sides | None = None
+) -> float:
     """By LPs, in seconds, at most `upper`: the largest value or refuted T of a bisection from `known` to `upper`."""
     blocks = blocks_of(instance)
     if not _applies(blocks, upper):
         return known
-    sides = Sides(blocks, budget.part(budget.left_s() * WINDOW_SHARE))
+    sides = sides or sides_of(blocks, budget)
     low, high, below = known, upper, upper
     for _ in range(BISECTIONS):
         if budget.expired():
