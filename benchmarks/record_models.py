@@ -56,6 +56,12 @@ RECIPES = {
         sequence_length=4096,
         source="Llama Team 2024, table 3 (70B)",
     ),
+    "llama-3.1-405b": Recipe(
+        config=LLAMA
+        | {"hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126, "num_attention_heads": 128},
+        sequence_length=8192,
+        source="Llama Team 2024, table 3 (405B), at the sequence length of most of its pre-training",
+    ),
     "bert-large": Recipe(
         config={
             "model_type": "bert",

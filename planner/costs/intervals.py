@@ -7,6 +7,7 @@ j <= i. The sums are those of `planner.costs.parts.parts_of`; a test compares th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,36 +21,52 @@ from planner.problem import Problem
 Array = NDArray[Any]
 
 
+class Intervals:
+    """Parts of every interval of one problem. What no price changes is summed once: prices and samples may follow."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.index = problem.index
+        layers, runs = self.index.layers, self.index.runs_backward
+        repeated, repeated_trainable, self._outside = _tied(problem)
+        collectives = [layer.tensor_collective_bytes_per_sample for layer in layers]
+        self._tensors = tensor_sums(self.index)
+        self._parameters = _int_sums([x.parameter_bytes for x in layers]) - repeated
+        self._replicated = _int_sums([x.replicated_parameter_bytes for x in layers])
+        self._trainable = _int_sums([x.parameter_bytes * x.trainable for x in layers]) - repeated_trainable
+        self._trainable_replicated = _int_sums([x.replicated_parameter_bytes * x.trainable for x in layers])
+        self._collectives = _int_sums(collectives)
+        self._collectives_back = _int_sums([size * r for size, r in zip(collectives, runs, strict=True)])
+        self._runs_backward = _int_sums([int(flag) for flag in runs]) > 0
+
+    def parts(self, prices: LayerPrices, samples: int) -> StageParts:
+        """With these prices of the layers, at a microbatch size. O(n^2)."""
+        tensors = self._tensors
+        return StageParts(
+            forward_s=_sums(prices.forward_s),
+            backward_s=_sums(prices.backward_s),
+            optimizer_s=_sums(prices.optimizer_s),
+            parameter_bytes=self._parameters,
+            replicated_bytes=self._replicated,
+            trainable_bytes=self._trainable,
+            trainable_replicated_bytes=self._trainable_replicated,
+            tied_bytes=self._outside,
+            collective_bytes=samples * self._collectives,
+            collective_backward_bytes=samples * self._collectives_back,
+            activation_bytes=_int_sums(prices.activation_bytes),
+            kept_input_bytes=samples * tensors.kept,
+            largest_activation_bytes=_running_max(prices.activation_bytes),
+            workspace_bytes=_running_max(prices.workspace_bytes),
+            receive_bytes=samples * tensors.received,
+            receive_gradient_bytes=samples * tensors.sent_back,
+            send_bytes=samples * tensors.sent,
+            send_gradient_bytes=samples * tensors.received_back,
+            runs_backward=self._runs_backward,
+        )
+
+
 def interval_parts(problem: Problem, prices: LayerPrices, samples: int) -> StageParts:
-    """Parts of every interval. O(n^2) per tensor and per sum."""
-    index = problem.index
-    layers = index.layers
-    repeated, repeated_trainable, outside = _tied(problem)
-    received, received_back, sent, sent_back, kept = _tensor_sums(index)
-    return StageParts(
-        forward_s=_sums(prices.forward_s),
-        backward_s=_sums(prices.backward_s),
-        optimizer_s=_sums(prices.optimizer_s),
-        parameter_bytes=_int_sums([x.parameter_bytes for x in layers]) - repeated,
-        replicated_bytes=_int_sums([x.replicated_parameter_bytes for x in layers]),
-        trainable_bytes=_int_sums([x.parameter_bytes * x.trainable for x in layers]) - repeated_trainable,
-        trainable_replicated_bytes=_int_sums([x.replicated_parameter_bytes * x.trainable for x in layers]),
-        tied_bytes=outside,
-        collective_bytes=samples * _int_sums([x.tensor_collective_bytes_per_sample for x in layers]),
-        collective_backward_bytes=samples
-        * _int_sums(
-            [x.tensor_collective_bytes_per_sample * r for x, r in zip(layers, index.runs_backward, strict=True)]
-        ),
-        activation_bytes=_int_sums(prices.activation_bytes),
-        kept_input_bytes=samples * kept,
-        largest_activation_bytes=_running_max(prices.activation_bytes),
-        workspace_bytes=_running_max(prices.workspace_bytes),
-        receive_bytes=samples * received,
-        receive_gradient_bytes=samples * sent_back,
-        send_bytes=samples * sent,
-        send_gradient_bytes=samples * received_back,
-        runs_backward=_int_sums([int(flag) for flag in index.runs_backward]) > 0,
-    )
+    """Parts of every interval, for one use. O(n^2) per sum."""
+    return Intervals(problem).parts(prices, samples)
 
 
 def cut_bytes(index: GraphIndex) -> tuple[Array, Array]:
@@ -64,40 +81,30 @@ def cut_bytes(index: GraphIndex) -> tuple[Array, Array]:
     return forward, backward
 
 
+def _from_each_start(values: Sequence[float], dtype: type) -> Array:
+    """Row i: the values, with zeros before i. Entry [i, j] is value j-1, so that a row's totals end before layer j."""
+    n = len(values)
+    rows: Array = np.zeros((n + 1, n + 1), dtype=dtype)
+    rows[:, 1:] = np.triu(np.broadcast_to(np.asarray(values, dtype=dtype), (n + 1, n)))
+    return rows
+
+
 def _sums(values: Sequence[float]) -> Array:
     """Sums of every interval by running totals from each start: no cancellation, so equal sums stay equal."""
-    n = len(values)
-    out = np.zeros((n + 1, n + 1))
-    for start in range(n):
-        out[start, start + 1 :] = np.cumsum(values[start:])
-    return out
+    rows = _from_each_start(values, float)
+    return np.cumsum(rows, axis=1, out=rows)
 
 
 def _int_sums(values: Sequence[int]) -> Array:
     total = np.concatenate(([0], np.cumsum(np.asarray(values, dtype=np.int64))))
-    sums: Array = np.maximum(total[None, :] - total[:, None], 0)
+    sums: Array = np.triu(total[None, :] - total[:, None])
     return sums
 
 
 def _running_max(values: Sequence[int]) -> Array:
-    n = len(values)
-    out = np.zeros((n + 1, n + 1), dtype=np.int64)
-    for start in range(n):
-        out[start, start + 1 :] = np.maximum.accumulate(np.asarray(values[start:], dtype=np.int64))
-    return out
-
-
-def _any_in(n: int, positions: Sequence[int]) -> Array:
-    """[i, j]: whether one of the positions lies in i .. j-1."""
-    following = np.full(n + 1, n + 1)
-    for position in sorted(positions, reverse=True):
-        following[: position + 1] = position
-    return following[:, None] < np.arange(n + 1)[None, :]
-
-
-def _all_in(n: int, positions: Sequence[int]) -> Array:
-    at = np.arange(n + 1)
-    return (at[:, None] <= min(positions)) & (max(positions) < at[None, :])
+    rows = _from_each_start(values, np.int64)
+    found: Array = np.maximum.accumulate(rows, axis=1, out=rows)
+    return found
 
 
 def _count_in(n: int, positions: Sequence[int]) -> Array:
@@ -106,20 +113,68 @@ def _count_in(n: int, positions: Sequence[int]) -> Array:
     return _int_sums(list(marks))
 
 
-def _tensor_sums(index: GraphIndex) -> tuple[Array, Array, Array, Array, Array]:
-    """Bytes per sample: received, received with gradient, sent, sent with gradient, read by layers with backward."""
-    n = len(index)
-    sums = [np.zeros((n + 1, n + 1), dtype=np.int64) for _ in range(5)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSums:
+    """Bytes per sample of every interval: received and sent, the same of tensors with a gradient, read by layers that
+    run a backward pass."""
+
+    received: Array
+    received_back: Array
+    sent: Array
+    sent_back: Array
+    kept: Array
+
+
+def tensor_sums(index: GraphIndex) -> TensorSums:
+    """O(n^2) and O(1) per tensor and reader.
+
+    The intervals that receive a tensor are those that begin after its maker and hold a reader: for the readers
+    t_1 < t_2 < ... one rectangle each, t_(k-1) < i <= t_k < j. Those that send it hold its maker and end before its
+    last reader. So each is a few corners, summed up at the end.
+    """
+    received, received_back, sent, sent_back, kept = (_Corners(len(index)) for _ in range(5))
     for number, tensor in enumerate(index.tensors):
-        size, back = tensor.bytes_per_sample, carries_gradient(index, number)
-        made = _any_in(n, [tensor.source])
-        read = _any_in(n, tensor.targets)
-        received, sent = read & ~made, made & ~_all_in(n, [tensor.source, *tensor.targets])
+        size, source = tensor.bytes_per_sample, tensor.source
         readers = [t for t in tensor.targets if index.runs_backward[t]]
-        kept = _any_in(n, readers) if readers else np.zeros_like(read)
-        for total, mask in zip(sums, (received, received & back, sent, sent & back, kept), strict=True):
-            total += size * mask
-    return sums[0], sums[1], sums[2], sums[3], sums[4]
+        both_ways = carries_gradient(index, number)
+        for sums in (received, received_back)[: 1 + both_ways]:
+            sums.add_first_of(tensor.targets, source, size)
+        for sums in (sent, sent_back)[: 1 + both_ways]:
+            sums.add(0, source, source + 1, max(tensor.targets), size)
+        kept.add_first_of(readers, -1, size)
+    return TensorSums(
+        received=received.sums(),
+        received_back=received_back.sums(),
+        sent=sent.sums(),
+        sent_back=sent_back.sums(),
+        kept=kept.sums(),
+    )
+
+
+class _Corners:
+    """Adds numbers to rectangles of a table of intervals, by their corners."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.corners = np.zeros((n + 2, n + 2), dtype=np.int64)
+
+    def add(self, first_i: int, last_i: int, first_j: int, last_j: int, size: int) -> None:
+        """`size` to all [i, j] with first_i <= i <= last_i and first_j <= j <= last_j."""
+        self.corners[first_i, first_j] += size
+        self.corners[last_i + 1, first_j] -= size
+        self.corners[first_i, last_j + 1] -= size
+        self.corners[last_i + 1, last_j + 1] += size
+
+    def add_first_of(self, positions: Sequence[int], after: int, size: int) -> None:
+        """`size` to every interval that begins behind `after` and holds one of the (ascending) positions."""
+        for position in positions:
+            self.add(after + 1, position, position + 1, self.n, size)
+            after = position
+
+    def sums(self) -> Array:
+        """The table, of shape (n + 1, n + 1)."""
+        totals = self.corners.cumsum(axis=0)
+        return totals.cumsum(axis=1, out=totals)[: self.n + 1, : self.n + 1]
 
 
 def _tied(problem: Problem) -> tuple[Array, Array, Array]:

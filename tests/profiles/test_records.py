@@ -18,13 +18,28 @@ PARAMETERS = {
     "gpt2-small": 124_439_808,
     "llama-3-8b": 8_030_261_248,
     "llama-3-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
     "bert-large": 335_174_458,
     "vit-l-16": 304_326_632,
     "resnet-50": 25_557_032,
 }
 """Published or counted on the class itself (BERT: masked language model head without pooler)."""
-BLOCKS = {"gpt2-small": 12, "llama-3-8b": 32, "llama-3-70b": 80, "bert-large": 24, "vit-l-16": 24, "resnet-50": 16}
-DECODERS = {"gpt2-small": (768, 0.5), "llama-3-8b": (4096, 0.5), "llama-3-70b": (8192, 0.5), "bert-large": (1024, 1.0)}
+BLOCKS = {
+    "gpt2-small": 12,
+    "llama-3-8b": 32,
+    "llama-3-70b": 80,
+    "llama-3.1-405b": 126,
+    "bert-large": 24,
+    "vit-l-16": 24,
+    "resnet-50": 16,
+}
+DECODERS = {
+    "gpt2-small": (768, 0.5),
+    "llama-3-8b": (4096, 0.5),
+    "llama-3-70b": (8192, 0.5),
+    "llama-3.1-405b": (16384, 0.5),
+    "bert-large": (1024, 1.0),
+}
 """Hidden size, and the part of the score matrix that is computed (causal: half)."""
 MAX_FILE_BYTES = 300_000
 FORWARD_FLOPS_OF_RESNET_50 = 2 * 4.09e9
