@@ -6,12 +6,14 @@ when a volume is not zero. So the cost model itself is asked what one unit of a 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from planner.cluster import DeviceKind, Route
 from planner.costs.communication import Group, ring_route
-from planner.costs.compute import LayerPrices
+from planner.costs.compute import CANNOT_RUN_S, LayerPrices
 from planner.costs.memory import memory_bytes, total_bytes
 from planner.costs.parts import StageParts, parts_of
 from planner.costs.stage import StageSetting, stage_seconds, tied_all_reduce_s
@@ -72,9 +74,14 @@ class Price:
 
 
 class SettingPrices:
-    """Unit prices, layer prices and route of one setting on interchangeable devices."""
+    """Unit prices, layer prices and route of one setting on one class of devices: `groups`, of one type and memory.
 
-    def __init__(self, context: SearchContext, setting: Setting, groups: list[Group]) -> None:
+    `others` are the groups of other classes that stages may be on; all routes are alike.
+    """
+
+    def __init__(
+        self, context: SearchContext, setting: Setting, groups: list[Group], others: Sequence[Group] = ()
+    ) -> None:
         self.context, self.problem, self.setting = context, context.problem, setting
         self.work = self.problem.workload
         self.groups = groups
@@ -82,7 +89,7 @@ class SettingPrices:
         self.limit_bytes = self.problem.memory_limits[groups[0][0]]
         self.dealt = setting.replicas if context.options.replica_mode is ReplicaMode.DEALT else 1
         self.sharers = setting.replicas // self.dealt
-        devices = [device for group in groups for device in group]
+        devices = [device for group in (*groups, *others) for device in group]
         self.route = ring_route(self.problem, devices[:2]) if len(devices) > 1 else None
         training = self.problem.training
         self.zero = training.zero if training else 0
@@ -143,6 +150,15 @@ class SettingPrices:
         return float(tied_all_reduce_s(self.problem, shared_bytes, 2, self.work.tensor, self.route))
 
     @property
+    def most_stages(self) -> int:
+        """Stages that the class has enough devices for."""
+        return len(self.groups) // self.setting.replicas
+
+    def runs(self, number: int) -> bool:
+        """Whether the class can run the layer."""
+        return self.layer_prices.forward_s[number] < CANNOT_RUN_S
+
+    @property
     def is_cpu(self) -> bool:
         """Whether transfers cost the stages nothing in the blocking model."""
         return self.problem.device_types[self.device_type].kind is DeviceKind.CPU
@@ -185,18 +201,34 @@ class SettingPrices:
         )
 
 
-def lower_bound(prices: SettingPrices) -> float:
-    """No plan of the setting is better: work shared evenly, the heaviest layer, no transfer, the largest tail."""
-    setting, flags = prices.setting, prices.problem.index.runs_backward
-    layers = [prices.layer(v) for v in range(len(flags))]
-    passes = [p.forward_s + (p.backward_s if runs else 0.0) for p, runs in zip(layers, flags, strict=True)]
-    total = sum(passes) - _tied_passes(prices)
-    overhead = prices.constant.forward_s + (prices.constant.backward_s if all(flags) else 0.0)
-    period = max(max(passes) + overhead, total / setting.num_stages + overhead) / prices.dealt
-    tail = max(p.tail_s for p in layers)
-    if prices.context.options.objective is Objective.THROUGHPUT:
+def lower_bound(classes: Sequence[SettingPrices]) -> float:
+    """No plan of the setting is better: work shared evenly, the heaviest layer, no transfer, the largest tail.
+
+    Each on the class of devices on which it is least; infinite when no class can run some layer.
+    """
+    setting, index = classes[0].setting, classes[0].problem.index
+    able = [[prices for prices in classes if prices.runs(v)] for v in range(len(index))]
+    if not all(able):
+        return math.inf
+    passes = [min(_pass_s(prices, v) for prices in those) for v, those in enumerate(able)]
+    total = sum(passes) - max(map(_tied_passes, classes))
+    overhead = min(map(_overhead_s, classes))
+    period = max(max(passes) + overhead, total / setting.num_stages + overhead) / classes[0].dealt
+    if classes[0].context.options.objective is Objective.THROUGHPUT:
         return period / setting.microbatch_size
+    tail = max(min(prices.layer(v).tail_s for prices in those) for v, those in enumerate(able))
     return total + setting.num_stages * overhead + (setting.num_microbatches - 1) * period + tail
+
+
+def _pass_s(prices: SettingPrices, v: int) -> float:
+    """Seconds of both passes of a layer."""
+    layer = prices.layer(v)
+    return layer.forward_s + (layer.backward_s if prices.problem.index.runs_backward[v] else 0.0)
+
+
+def _overhead_s(prices: SettingPrices) -> float:
+    """What every stage pays for its actions."""
+    return prices.constant.forward_s + (prices.constant.backward_s if all(prices.problem.index.runs_backward) else 0.0)
 
 
 def _tied_passes(prices: SettingPrices) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.costs.communication import Group
+from planner.optimizers._chain_space import device_classes
 from planner.optimizers.base import SearchContext, divisors
 from planner.options import Replication
 from planner.problem import Problem
@@ -12,29 +12,20 @@ MAX_DEVICES = 256
 """Clusters of more devices are refused: their routes would all have to be compared."""
 
 
-def device_groups(problem: Problem) -> list[Group]:
-    """Groups of `tensor` devices that have a profile, in listed order."""
-    tensor = problem.workload.tensor
+def unequal_links(problem: Problem) -> str:
+    """Why placement matters: too few devices, or routes that differ; empty when it does not."""
     ids = [device.id for device in problem.cluster.devices if device.type in problem.profile_of]
-    return [tuple(ids[k : k + tensor]) for k in range(0, len(ids) - tensor + 1, tensor)]
-
-
-def unequal_devices(problem: Problem) -> str:
-    """Why the devices are not interchangeable; empty when they are."""
-    ids = [device.id for device in problem.cluster.devices if device.type in problem.profile_of]
-    if len(ids) < problem.workload.tensor:
-        return f"there are fewer devices than the tensor degree {problem.workload.tensor}"
+    if not device_classes(problem, problem.workload.tensor):
+        return f"there are fewer devices of one kind than the tensor degree {problem.workload.tensor}"
     if len(ids) > MAX_DEVICES:
         return f"it compares the routes of at most {MAX_DEVICES} devices (here {len(ids)})"
-    if len({(problem.devices[d].type, problem.memory_limits[d]) for d in ids}) > 1:
-        return "the devices differ in type or memory: use chain_dp or ideal_dp"
     seen = set()
     for number, a in enumerate(ids):
         for b in ids[number + 1 :]:
             route = problem.network.route(a, b)
             seen.add((route.bandwidth_bytes_per_s, route.latency_s) if route else None)
             if len(seen) > 1 or None in seen:
-                return "the links between the devices are not all alike: use chain_dp or ideal_dp"
+                return "the links between the devices are not all alike: use chain_dp"
     return ""
 
 
@@ -65,7 +56,7 @@ def searches_unequal_degrees(context: SearchContext) -> bool:
     """Whether plans with different degrees per stage are asked for and possible."""
     if context.options.replication is not Replication.ANY:
         return False
-    groups = len(device_groups(context.problem))
+    groups = sum(map(len, device_classes(context.problem, context.problem.workload.tensor)))
     most = min(len(context.problem.index), groups)
     possible = {d for batch in context.batches() for d in degrees(context, batch, groups - 1)}
     return most > 1 and len(possible) > 1 and context.options.num_stages != 1

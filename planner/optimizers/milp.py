@@ -1,9 +1,9 @@
 """`milp`: mixed-integer programming over the partitions of any layer graph, with CBC or HiGHS.
 
-One model per setting (number of stages, equal replication degree, batch): see `_milp_model`. Settings are tried in the
-order of a simple lower bound, with the best plan so far as cut-off, and are skipped where the bound already excludes
-them. Every solution becomes a Plan that `verify` checks and `planner.costs` prices: a solver's own objective is
-never reported.
+One model per setting (number of stages, equal replication degree, batch): see `_milp_model`. It decides which layers
+each stage holds, and which class of equal devices (type and memory) it runs on. Settings are tried in the order of a
+simple lower bound, with the best plan so far as cut-off, and are skipped where the bound already excludes them. Every
+solution becomes a Plan that `verify` checks and `planner.costs` prices: a solver's own objective is never reported.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from planner.costs.communication import Group
-from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.objective import objective_s
+from planner.optimizers._chain_space import device_classes
 from planner.optimizers._milp_prices import Setting, SettingPrices, lower_bound
-from planner.optimizers._milp_scope import degrees, device_groups, not_linear, searches_unequal_degrees, unequal_devices
-from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext
+from planner.optimizers._milp_scope import degrees, not_linear, searches_unequal_degrees, unequal_links
+from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, mixes_devices
 from planner.plan import Plan, Stage
 from planner.solvers.base import Answer, MilpSolver, SolverStatus
 from planner.solvers.cbc import Cbc
@@ -28,6 +29,9 @@ from planner.workload import Recomputation
 
 if TYPE_CHECKING:
     from planner.optimizers._milp_model import PartitionModel
+
+Classes = tuple[SettingPrices, ...]
+"""One setting, priced for each class of equal devices."""
 
 MAX_BINARIES = 20_000
 """Settings with more binaries than this are left out (and nothing is proven then): the model alone takes too long."""
@@ -50,7 +54,7 @@ TIME_IS_UP = "milp reached the time limit"
 
 @OPTIMIZERS.register
 class Milp:
-    """Exact (within solver tolerances, 1e-6 relative) on any graph, for interchangeable devices and equal degrees."""
+    """Exact (within solver tolerances, 1e-6 relative) on any graph and mix of device types, for equal degrees."""
 
     name = "milp"
 
@@ -58,10 +62,10 @@ class Milp:
         self._solver = solver
 
     def supports(self, context: SearchContext) -> str:
-        """One class of interchangeable devices, and prices that are linear in the layers of a stage."""
+        """Links that are all alike, and prices that are linear in the layers of a stage."""
         if choose_solver(self._solver) is None:
             return "no MILP solver is installed: install highspy or a CBC binary"
-        return unequal_devices(context.problem) or not_linear(context.problem)
+        return unequal_links(context.problem) or not_linear(context.problem)
 
     def search(self, context: SearchContext) -> Outcome:
         """All settings, or as many as the time allows."""
@@ -86,10 +90,10 @@ class _Search:
         self.found += self.context.incumbents
         waiting = [(lower_bound(prices), prices) for prices in self._settings()]
         while waiting:
-            waiting.sort(key=lambda item: (item[0], item[1].setting.num_stages))
+            waiting.sort(key=lambda item: (item[0], item[1][0].setting.num_stages))
             waiting = self._round(waiting)
 
-    def _round(self, waiting: list[tuple[float, SettingPrices]]) -> list[tuple[float, SettingPrices]]:
+    def _round(self, waiting: list[tuple[float, Classes]]) -> list[tuple[float, Classes]]:
         """Each setting once. What is left: those whose share of the time was too short, with what is proven of them."""
         unsolved = []
         for number, (bound, prices) in enumerate(waiting):
@@ -115,14 +119,15 @@ class _Search:
 
     def outcome(self) -> Outcome:
         """Candidates by value. Bound and exactness are claimed only when all degrees that were asked for are equal."""
-        everything = not searches_unequal_degrees(self.context)
+        equal = not searches_unequal_degrees(self.context)
+        everything = equal and not mixes_devices(self.context)
         ranked = sorted(self.found, key=lambda c: (c.objective_s, len(c.plan.stages)))
-        if not everything:
+        if not equal:
             self.notes.append("milp searched equal replication degrees only, and proves nothing about others")
         return Outcome(
             candidates=tuple(ranked[: self.context.options.num_finalists]),
             exact=everything and not self.open,
-            scope="convex stages in order, interchangeable devices, equal replication degrees",
+            scope="convex stages in order, equal devices per stage, equal replication degrees",
             bound_s=self._bound() if everything else None,
             finished=not self.context.clock.expired(),
             solver=self.solver.version(),
@@ -135,12 +140,13 @@ class _Search:
             return None
         return min(min(self.bounds), self.best)
 
-    def _settings(self) -> Iterator[SettingPrices]:
-        context, groups = self.context, device_groups(self.context.problem)
+    def _settings(self) -> Iterator[Classes]:
+        context = self.context
+        classes = device_classes(context.problem, context.problem.workload.tensor)
         wanted, schedule = context.options.num_stages, context.schedules[0]
         for size, count in context.batches():
-            for replicas in degrees(context, (size, count), len(groups)):
-                most = min(len(context.problem.index), len(groups) // replicas)
+            for replicas in degrees(context, (size, count), max(map(len, classes))):
+                most = min(len(context.problem.index), sum(len(groups) // replicas for groups in classes))
                 for stages in range(1, most + 1):
                     if wanted in (None, stages):
                         setting = Setting(
@@ -150,21 +156,21 @@ class _Search:
                             num_microbatches=count,
                             schedule=schedule,
                         )
-                        yield SettingPrices(context, setting, groups)
+                        yield _priced(context, setting, classes)
 
     def _leave_open(self, bound: float, note: str) -> None:
         self.open += 1
         self.bounds.append(bound)
         self.notes.append(note)
 
-    def _solve(self, prices: SettingPrices, bound: float, others: list[tuple[float, SettingPrices]]) -> float | None:
+    def _solve(self, prices: Classes, bound: float, others: list[tuple[float, Classes]]) -> float | None:
         """One setting; what is proven of it if its share of the time was too short, None if it is done with."""
         from planner.optimizers._milp_model import PartitionModel
 
-        if max(prices.layer_prices.forward_s) >= CANNOT_RUN_S:
+        if math.isinf(bound):
             return None
-        if prices.setting.num_stages == 1:
-            self._judge(prices, [0] * len(prices.problem.index))
+        if prices[0].setting.num_stages == 1:
+            self._judge_single(prices)
             return None
         model = PartitionModel(prices, self.context.options.objective, self.context.search_model)
         if math.isfinite(self.best):
@@ -175,17 +181,20 @@ class _Search:
                 return bound
             proven, answer, stopped = self._ask(prices, model, share_s)
             bound = max(bound, proven)
-            fault = self._judge(prices, model.stage_of(answer.values)) if answer.values else ""
+            found = (
+                (model.partition.stage_of(answer.values), model.partition.kinds(answer.values)) if answer.values else ()
+            )
+            fault = self._judge(prices, *found) if found else ""
             if stopped and not fault:
                 return bound
             if fault != "memory":
                 self._conclude(prices, answer, bound, fault)
                 return None
-            model.exclude(model.stage_of(answer.values))
+            model.partition.exclude(*found)
         self._leave_open(bound, "milp gave a setting up: its solutions exceed memory limits by rounding")
         return None
 
-    def _ask(self, prices: SettingPrices, model: PartitionModel, limit_s: float) -> tuple[float, Answer, bool]:
+    def _ask(self, prices: Classes, model: PartitionModel, limit_s: float) -> tuple[float, Answer, bool]:
         """What the solver proves (nothing beyond the cut-off) and finds, and whether the limit is what stopped it."""
         cut_off, left_s = self.best, self.context.clock.left_s()
         answer = self.solver.solve(
@@ -195,7 +204,7 @@ class _Search:
         used_s = left_s - self.context.clock.left_s()
         return proven, answer, answer.status in STOPPED and used_s >= USED_UP * limit_s
 
-    def _conclude(self, prices: SettingPrices, answer: Answer, bound: float, fault: str) -> None:
+    def _conclude(self, prices: Classes, answer: Answer, bound: float, fault: str) -> None:
         """Write down what an answer proves about its setting, or that it stays open."""
         if fault:
             self._leave_open(bound, f"milp: {self.solver.name} returned a partition that is not one ({fault})")
@@ -205,21 +214,28 @@ class _Search:
         elif answer.status is SolverStatus.OPTIMAL:
             self.bounds.append(bound)
         else:
-            words = f"failed at {prices.setting.num_stages} stages: {answer.words}"
+            words = f"failed at {prices[0].setting.num_stages} stages: {answer.words}"
             self._leave_open(bound, f"milp: {self.solver.name} {words}")
 
-    def _share_s(self, others: list[tuple[float, SettingPrices]]) -> float:
+    def _share_s(self, others: list[tuple[float, Classes]]) -> float:
         """An equal share of the time left for a setting and those of the others that a solver will still see."""
         left_s = self.context.clock.left_s()
         sharers = 1 + sum(
-            self._promising(bound) and other.setting.num_stages > 1 and _num_binaries(other) <= MAX_BINARIES
+            self._promising(bound) and other[0].setting.num_stages > 1 and _num_binaries(other) <= MAX_BINARIES
             for bound, other in others
         )
         return min(left_s, max(MIN_SLICE_S, left_s / sharers))
 
-    def _judge(self, prices: SettingPrices, stage_of: list[int]) -> str:
+    def _judge_single(self, prices: Classes) -> None:
+        """All layers in one stage, on each class."""
+        known = len(self.found)
+        for kind in range(len(prices)):
+            self._judge(prices, [0] * len(prices[0].problem.index), [kind])
+        self.bounds += [min(c.objective_s for c in self.found[known:])] if self.found[known:] else []
+
+    def _judge(self, prices: Classes, stage_of: list[int], kinds: list[int]) -> str:
         """Price the partition as a plan and keep it; the code of what is wrong with it otherwise."""
-        plan = _plan(self.context, prices.setting, prices.groups, stage_of)
+        plan = _plan(self.context, prices, stage_of, kinds)
         wrong = verify(plan, self.context.problem, self.context.costs)
         if wrong:
             return wrong[0].code
@@ -227,34 +243,54 @@ class _Search:
         options = self.context.options
         value = objective_s(self.context.problem, priced, options.objective, self.context.search_model)
         self.found.append(Candidate(plan=plan, objective_s=value))
-        if prices.setting.num_stages == 1:
-            self.bounds.append(value)
         return ""
 
-    def _start(self, prices: SettingPrices, model: PartitionModel) -> dict[str, float]:
+    def _start(self, prices: Classes, model: PartitionModel) -> dict[str, float]:
         """The best known plan of the same setting."""
-        setting = prices.setting
+        setting = prices[0].setting
         for candidate in sorted(self.found, key=lambda c: c.objective_s):
             plan = candidate.plan
             same = len(plan.stages) == setting.num_stages and plan.microbatch_size == setting.microbatch_size
-            if same and all(len(stage.replicas) == setting.replicas for stage in plan.stages):
+            kinds = [_kind(prices, stage) for stage in plan.stages]
+            if same and None not in kinds:
                 stage_of = {name: s for s, stage in enumerate(plan.stages) for name in stage.layers}
-                return model.start([stage_of[layer.id] for layer in prices.problem.index.layers])
+                layers = prices[0].problem.index.layers
+                return model.partition.start(
+                    [stage_of[layer.id] for layer in layers], [k for k in kinds if k is not None]
+                )
         return {}
 
 
-def _plan(context: SearchContext, setting: Setting, groups: list[Group], stage_of: list[int]) -> Plan:
-    layers, training = context.problem.index.layers, context.problem.training
+def _priced(context: SearchContext, setting: Setting, classes: list[list[Group]]) -> Classes:
+    """The setting on every class that has the devices for a stage."""
+    large = [groups for groups in classes if len(groups) >= setting.replicas]
+    others = [[group for other in classes if other is not groups for group in other] for groups in large]
+    return tuple(SettingPrices(context, setting, *parts) for parts in zip(large, others, strict=True))
+
+
+def _kind(prices: Classes, stage: Stage) -> int | None:
+    """The class on which a stage of a plan runs, None where the setting has no such stages."""
+    if len(stage.replicas) != prices[0].setting.replicas:
+        return None
+    devices = {device for group in stage.replicas for device in group}
+    of_class = (devices <= {device for group in entry.groups for device in group} for entry in prices)
+    return next((c for c, inside in enumerate(of_class) if inside), None)
+
+
+def _plan(context: SearchContext, prices: Classes, stage_of: list[int], kinds: list[int]) -> Plan:
+    """Each stage on the next free device groups of its class."""
+    layers, training, setting = context.problem.index.layers, context.problem.training, prices[0].setting
+    free = [iter(entry.groups) for entry in prices]
     return Plan(
         stages=tuple(
             Stage(
                 layers=tuple(layer.id for v, layer in enumerate(layers) if stage_of[v] == s),
-                replicas=tuple(groups[s * setting.replicas : (s + 1) * setting.replicas]),
+                replicas=tuple(islice(free[kind], setting.replicas)),
                 tensor=context.problem.workload.tensor,
                 recomputation=training.recomputation if training else Recomputation.NONE,
                 zero=training.zero if training else 0,
             )
-            for s in range(setting.num_stages)
+            for s, kind in enumerate(kinds)
         ),
         schedule=setting.schedule,
         microbatch_size=setting.microbatch_size,
@@ -263,8 +299,10 @@ def _plan(context: SearchContext, setting: Setting, groups: list[Group], stage_o
     )
 
 
-def _num_binaries(prices: SettingPrices) -> int:
-    return len(prices.problem.index) * (prices.setting.num_stages - 1)
+def _num_binaries(prices: Classes) -> int:
+    choices = len(prices) if len(prices) > 1 else 0
+    setting = prices[0].setting
+    return len(prices[0].problem.index) * (setting.num_stages - 1) + choices * setting.num_stages
 
 
 def choose_solver(name: str = "") -> MilpSolver | None:

@@ -17,9 +17,9 @@ from strategies import assert_same_objective, chain_problem, context_of, dag_pro
 from planner.cluster import Cluster, Device, DeviceType, Link
 from planner.costs.model import CostModel
 from planner.graph import Edge, Layer, LayerGraph, TiedParameters
+from planner.optimizers._chain_space import device_classes
 from planner.optimizers._milp_model import PartitionModel
 from planner.optimizers._milp_prices import Setting, SettingPrices
-from planner.optimizers._milp_scope import device_groups
 from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext, refusal
 from planner.optimizers.milp import TIME_IS_UP, Milp, _Search, choose_solver
 from planner.options import Objective, Replication, SearchModel, SearchOptions
@@ -45,8 +45,8 @@ def model_of(context: SearchContext, num_stages: int) -> PartitionModel:
     """The model of one setting without replication."""
     size, count = context.batches()[0]
     setting = Setting(num_stages=num_stages, replicas=1, microbatch_size=size, num_microbatches=count, schedule="1f1b")
-    prices = SettingPrices(context, setting, device_groups(context.problem))
-    return PartitionModel(prices, context.options.objective, context.search_model)
+    (groups,) = device_classes(context.problem, 1)
+    return PartitionModel([SettingPrices(context, setting, groups)], context.options.objective, context.search_model)
 
 
 @pytest.fixture
@@ -155,13 +155,13 @@ def test_incumbents_are_kept_and_cut_off_the_rest(problem: Problem, options: Sea
 def test_a_warm_start_is_accepted(diamond: Problem, solver: str) -> None:
     available(solver)
     model = model_of(context_of(diamond, EQUAL), 2)
-    start = model.start([0, 0, 0, 0, 0, 1])
+    start = model.partition.start([0, 0, 0, 0, 0, 1], [0, 0])
     chosen = choose_solver(solver)
     assert chosen is not None
     answer = chosen.solve(model.lp, limit_s=30.0, seed=0, start=start)
     assert answer.status is SolverStatus.OPTIMAL
     assert answer.bound is not None
-    assert sorted(model.stage_of(answer.values)) == model.stage_of(answer.values)
+    assert sorted(model.partition.stage_of(answer.values)) == model.partition.stage_of(answer.values)
 
 
 def test_an_infeasible_memory_limit_is_proven(diamond: Problem) -> None:
@@ -255,11 +255,7 @@ def test_time_that_is_left_over_goes_to_the_settings_that_need_it() -> None:
     assert not outcome.finished
 
 
-def test_unequal_devices_and_links_are_refused(diamond: Problem) -> None:
-    sizes = replace(
-        diamond.cluster, devices=(Device(id="d0", type="gpu", free_memory_bytes=8), Device(id="d1", type="gpu"))
-    )
-    assert "memory" in Milp().supports(context_of(replace(diamond, cluster=sizes), EQUAL))
+def test_unequal_links_are_refused(diamond: Problem) -> None:
     third = replace(
         diamond.cluster,
         devices=(*diamond.cluster.devices, Device(id="d2", type="gpu")),
