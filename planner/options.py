@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from planner.graph import NOUN_CONFIG
-from planner.workload import ReplicaMode
+from planner.workload import Recomputation, ReplicaMode
 
 
 class Objective(StrEnum):
@@ -43,12 +43,32 @@ class Replication(StrEnum):
     NONE = "none"
 
 
+class Decision(StrEnum):
+    """What a joint search decides beside cuts, replication, devices, batches and schedule.
+
+    `tensor`: one degree for all stages. `zero` and `recomputation`: per stage.
+    """
+
+    TENSOR = "tensor"
+    ZERO = "zero"
+    RECOMPUTATION = "recomputation"
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What a stage spends time on to save memory."""
+
+    recomputation: Recomputation
+    zero: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
     """One search. None (or `auto`) leaves the choice to the planner.
 
     `search_model` defaults to the workload's communication. `num_finalists` candidates are simulated.
-    `time_limit_s` bounds the whole search, `seed` all randomness.
+    `time_limit_s` bounds the whole search, `seed` all randomness. `searched` are the decisions that are searched,
+    instead of taken from the workload.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -60,6 +80,7 @@ class SearchOptions:
     num_stages: int | None = None
     replication: Replication = Replication.ANY
     replica_mode: ReplicaMode = ReplicaMode.SPLIT
+    searched: tuple[Decision, ...] = ()
     num_finalists: int = 8
     time_limit_s: float = 60.0
     seed: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -64,6 +65,13 @@ class Problem:
     def memory_limits(self) -> dict[str, int]:
         """Device id -> bytes that a plan may use on it."""
         return {device.id: self._limit(device) for device in self.cluster.devices}
+
+    def with_workload(self, workload: Training | Inference) -> Problem:
+        """The same problem with another workload; what was derived from the rest is shared. InputError as ever."""
+        check_workload(workload, len(self.cluster.devices))
+        other = copy(self)
+        object.__setattr__(other, "workload", workload)
+        return other
 
     @property
     def training(self) -> Training | None:

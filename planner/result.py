@@ -55,8 +55,28 @@ class Infeasibility:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """What one optimizer did at one tensor degree: its best objective, what it proved there, and its seconds.
+
+    `exact`: it proved that nothing better exists within its scope.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    optimizer: str
+    tensor: int
+    objective_s: float | None
+    bound_s: float | None
+    exact: bool
+    runtime_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchReport:
-    """How the plan was found. `objective_s` is the search model's value, not the simulated time."""
+    """How the plan was found. `objective_s` is the search model's value, not the simulated time.
+
+    `optimizer` found the plan, `certificates` say what proved how good it is, `contributions` who did what.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
 
@@ -73,6 +93,7 @@ class SearchReport:
     seed: int
     notes: tuple[str, ...] = ()
     infeasibility: Infeasibility | None = None
+    contributions: tuple[Contribution, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ from typing import Protocol
 from planner.cluster import Route
 from planner.costs.communication import ring_all_reduce_s
 from planner.costs.model import CostModel
-from planner.options import Objective, Replication, SearchModel
+from planner.joint import levels_of
+from planner.options import Level, Objective, Replication, SearchModel, SearchOptions
 from planner.problem import Problem
 from planner.registry import Registry
 from planner.workload import Recomputation, ReplicaMode
@@ -25,7 +26,7 @@ class BoundQuery:
     on the iteration need exceed `iteration_upper_s`, what a known plan takes. When `expired()` a bound may give up.
     `search_model` lets bounds use what only that model counts; without it they hold for all. `upper_s` is the value of
     a known plan in the objective's unit (seconds per sample), `limit_s` what all bounds together may spend: bounds that
-    run a solver return None when it is 0. `seed` is for solvers.
+    run a solver return None when it is 0. `seed` is for solvers. `searched_levels`: where they are not the workload's.
     """
 
     problem: Problem
@@ -41,6 +42,12 @@ class BoundQuery:
     upper_s: float = math.inf
     limit_s: float = 0.0
     seed: int = 0
+    searched_levels: tuple[Level, ...] = ()
+
+    @cached_property
+    def levels(self) -> tuple[Level, ...]:
+        """What stages may spend time on to save memory: the workload's choice unless several are searched."""
+        return self.searched_levels or levels_of(self.problem.workload, SearchOptions())
 
     @cached_property
     def groups(self) -> dict[str, int]:
@@ -70,7 +77,7 @@ class BoundQuery:
         split = self.replica_mode is ReplicaMode.SPLIT
         samples = microbatch_size / degree if split else microbatch_size
         training, runs = self.problem.training, self.problem.index.runs_backward
-        again = training is not None and training.recomputation is Recomputation.FULL
+        again = training is not None and all(level.recomputation is Recomputation.FULL for level in self.levels)
         found = []
         for kind in self.groups:  # a stage may mix types: its slowest is no faster than the fastest of all
             prices = self.costs.layer_prices(kind, samples, self.problem.workload.tensor)

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from planner.bounds._adapter import throughput_bound
 from planner.bounds._blocks import blocks_of
 from planner.bounds._budget import Budget
 from planner.bounds._sides import Sides, applies, sides_of
+from planner.bounds.base import BoundQuery
 from planner.bounds.configuration import configuration
 from planner.bounds.node import node
 from planner.bounds.pigeonhole import average, pigeonhole
@@ -69,6 +71,22 @@ def best_bound(
     solvers' grace.
     """
     return _Run(instance, upper, Budget(limit_s, seed=seed, solver=solver, clock=clock)).all(exact)
+
+
+def strongest(query: BoundQuery) -> tuple[float, str] | None:
+    """(bound on the objective, what proved it) within the query's time; None where plans are no such partitions.
+
+    The pass over all ideals is left out: `ideal_dp` ran it.
+    """
+    names: dict[str, None] = {}
+
+    def core(instance: BottleneckInstance, upper: float, budget: Budget) -> float:
+        found = best_bound(instance, upper, budget.left_s(), query.seed, exact=False)
+        names[found.name] = None
+        return found.value_s
+
+    value = throughput_bound(query, core)
+    return None if value is None else (value, ", ".join(names))
 
 
 class _Run:

@@ -44,9 +44,9 @@ from planner.costs.intervals import Array, cut_bytes, interval_parts
 from planner.costs.memory import memory_bytes, total_bytes
 from planner.costs.parts import StageParts, carries_gradient
 from planner.costs.stage import StageSetting, stage_seconds
-from planner.options import Objective
+from planner.options import Level, Objective
 from planner.schedules import SCHEDULES, PipelineShape
-from planner.workload import Recomputation, ReplicaMode
+from planner.workload import ReplicaMode
 
 RELATIVE_STEP = 1e-4
 """The search for the smallest value stops when it is known this well; the bound is its lower end."""
@@ -199,9 +199,22 @@ class _Division:
         )
 
     def _on_type(self, r: int, kind: str) -> tuple[Array, Array, Array, Array]:
-        """Forward, backward, tail, and whether the interval runs and fits, on one device type."""
+        """Forward, backward, tail, and whether the interval runs and fits, on one device type: the least of all levels.
+
+        A level counts for an interval only where it fits.
+        """
+        levels = [self._at_level(r, kind, level) for level in self.query.levels]
+        runs = np.logical_or.reduce([p[3] for p in levels])
+        if len(levels) == 1:
+            return levels[0]
+        forward, backward, tail = (
+            np.minimum.reduce([np.where(p[3] | ~runs, p[k], np.inf) for p in levels]) for k in range(3)
+        )
+        return forward, backward, tail, runs
+
+    def _at_level(self, r: int, kind: str, level: Level) -> tuple[Array, Array, Array, Array]:
         problem, parts = self.query.problem, self._parts(r, kind)
-        setting = self._setting(r, kind)
+        setting = self._setting(r, kind, level)
         seconds = stage_seconds(problem, parts, setting)
         held = np.minimum(self._most_held(), 1 + self.need)[None, :]
         fits = self._memory(parts, setting, held) <= self._limit(kind)
@@ -217,15 +230,14 @@ class _Division:
             self._intervals[kind, sharers] = interval_parts(problem, prices, self.size)
         return self._intervals[kind, sharers]
 
-    def _setting(self, r: int, kind: str) -> StageSetting:
-        training = self.query.problem.training
+    def _setting(self, r: int, kind: str, level: Level) -> StageSetting:
         return StageSetting(
             device_type=kind,
             tensor=self.query.problem.workload.tensor,
             replicas=r,
             sharers=1 if self.dealt else r,
-            zero=training.zero if training else 0,
-            recomputation=training.recomputation if training else Recomputation.NONE,
+            zero=level.zero,
+            recomputation=level.recomputation,
             group_route=self.places.inside(kind),
             replica_route=self.places.among(kind, r),
         )
@@ -264,7 +276,11 @@ class _Division:
         """need[j]: the fewest stages in which layers j .. n-1 fit, whatever the degrees."""
         need = np.zeros(self.n + 1, dtype=np.int64)
         most = self._most_held()
-        tables = [(self._parts(r, kind), self._setting(r, kind), self._limit(kind)) for r, kind in raw]
+        tables = [
+            (self._parts(r, kind), self._setting(r, kind, level), self._limit(kind))
+            for r, kind in raw
+            for level in self.query.levels
+        ]
         sizes = {}
         for i in range(self.n - 1, -1, -1):
             best = self.n + 1

@@ -21,11 +21,11 @@ from planner.costs.parts import StageParts
 from planner.costs.stage import StageSeconds, StageSetting, stage_seconds, tied_all_reduce_s
 from planner.errors import InputError
 from planner.optimizers.base import SearchContext
-from planner.options import SearchModel
+from planner.options import Level, SearchModel
 from planner.plan import Plan, Stage
 from planner.problem import Problem
 from planner.schedules import SCHEDULES, PipelineShape
-from planner.workload import Recomputation, ReplicaMode
+from planner.workload import ReplicaMode
 
 Counts = tuple[int, ...]
 """Groups used so far, per class."""
@@ -41,12 +41,16 @@ class Config:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageArrays:
-    """Per interval [i, j]: seconds of one microbatch, its share of the period, tail seconds, bytes over the limit."""
+    """Per interval [i, j]: seconds of one microbatch, its share of the period, tail seconds, bytes over the limit.
+
+    `level` is the number of the level (of `ChainSpace.levels`) that these are prices of; None where there is one only.
+    """
 
     pass_s: Array
     load_s: Array
     tail_s: Array
     excess_bytes: Array
+    level: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +94,8 @@ class ChainSpace:
         self.model = context.search_model
         work = self.problem.workload
         self.tensor = work.tensor
-        training = self.problem.training
-        self.zero = training.zero if training else 0
-        self.recomputation = training.recomputation if training else Recomputation.NONE
+        self.levels = context.levels
+        self.trades_tails = False
         self.dealt = context.options.replica_mode is ReplicaMode.DEALT
         self.classes = device_classes(self.problem, self.tensor, by_memory=by_memory)
         self.configs = [Config(c, r) for c, groups in enumerate(self.classes) for r in degrees if r <= len(groups)]
@@ -173,22 +176,28 @@ class ChainSpace:
         used = self.add(counts_before, first)
         assert used is not None
         idle = tuple(all_ - u for all_, u in zip(self.capacity, used, strict=True)) if idle_last else self._none
+        levels = [self._level(counts, config, len(stages) - s, i, j) for s, (i, j, config, counts) in enumerate(stages)]
         return Plan(
             stages=tuple(
                 Stage(
                     layers=tuple(layer.id for layer in layers[i:j]),
                     replicas=self.groups(_sum(counts, idle), config),
                     tensor=self.tensor,
-                    recomputation=self.recomputation,
-                    zero=self.zero,
+                    recomputation=level.recomputation,
+                    zero=level.zero,
                 )
-                for i, j, config, counts in stages
+                for level, (i, j, config, counts) in zip(levels, stages, strict=True)
             ),
             schedule=self.schedule,
             microbatch_size=self.microbatch_size,
             num_microbatches=self.num_microbatches,
             replica_mode=self.context.options.replica_mode,
         )
+
+    def _level(self, counts: Counts, config: Config, stages_from_here: int, i: int, j: int) -> Level:
+        """The level that a stage's prices are those of."""
+        arrays = self.stage(counts, config, stages_from_here) if len(self.levels) > 1 else None
+        return self.levels[0 if arrays is None or arrays.level is None else int(arrays.level[i, j])]
 
     def _without(self, counts: Counts, config: Config) -> Counts:
         c = config.device_class
@@ -232,11 +241,23 @@ class ChainSpace:
             return None
 
     def _stage_arrays(self, config: Config, held: int, routes: tuple[Route | None, Route | None]) -> StageArrays:
-        _, seconds, tied = self._priced(config, routes)
+        """At the level that is fastest among those that fit."""
+        choices = [self._at_level(level, config, held, routes) for level in self.levels]
+        if len(choices) == 1:
+            return choices[0]
+        best, trades = _fastest_that_fits(choices)
+        self.trades_tails |= trades
+        return best
+
+    def _at_level(
+        self, level: Level, config: Config, held: int, routes: tuple[Route | None, Route | None]
+    ) -> StageArrays:
+        _, seconds, tied = self._priced(level, config, routes)
         passes = np.asarray(seconds.forward_s + seconds.backward_s, dtype=float)
         tail = np.asarray(seconds.all_reduce_s + seconds.optimizer_s + tied, dtype=float)
         share = config.replicas if self.dealt else 1
-        return StageArrays(pass_s=passes, load_s=passes / share, tail_s=tail, excess_bytes=self.excess(config, held))
+        excess = self._memory(self._interval_parts(config), level, config, held) - self._limit(config)
+        return StageArrays(pass_s=passes, load_s=passes / share, tail_s=tail, excess_bytes=np.asarray(excess))
 
     def held(self, stages_from_here: int) -> int:
         """Microbatches in flight of a stage whose replicas split each of them."""
@@ -244,20 +265,21 @@ class ChainSpace:
 
     def pass_s(self, config: Config) -> Array:
         """Forward and backward seconds without collectives between replicas (which need a placement)."""
-        return np.asarray(self._priced(config, (None, None))[1].forward_s, dtype=float)
+        return np.asarray(self._priced(self.levels[0], config, (None, None))[1].forward_s, dtype=float)
 
     def excess(self, config: Config, held: int) -> Array:
-        """Bytes over the class's limit with `held` microbatches in flight."""
-        memory: Array = self._memory(self._interval_parts(config), config, held)
-        return memory - self._limit(config)
+        """Bytes over the class's limit with `held` microbatches in flight, at the level that needs least."""
+        parts = self._interval_parts(config)
+        needs: list[Array] = [self._memory(parts, level, config, held) for level in self.levels]
+        return np.asarray(np.minimum.reduce(needs) - self._limit(config))
 
     def _priced(
-        self, config: Config, routes: tuple[Route | None, Route | None]
+        self, level: Level, config: Config, routes: tuple[Route | None, Route | None]
     ) -> tuple[StageParts, StageSeconds, Array]:
-        key = (config, routes)
+        key = (level, config, routes)
         if key not in self._seconds:
             parts = self._interval_parts(config)
-            seconds = stage_seconds(self.problem, parts, self._setting(config, routes))
+            seconds = stage_seconds(self.problem, parts, self._setting(level, config, routes))
             self._seconds[key] = (parts, seconds, self._tied(parts))
         return self._seconds[key]
 
@@ -271,14 +293,14 @@ class ChainSpace:
     def _sharers(self, config: Config) -> int:
         return 1 if self.dealt else config.replicas
 
-    def _setting(self, config: Config, routes: tuple[Route | None, Route | None]) -> StageSetting:
+    def _setting(self, level: Level, config: Config, routes: tuple[Route | None, Route | None]) -> StageSetting:
         return StageSetting(
             device_type=self.device_type(config),
             tensor=self.tensor,
             replicas=config.replicas,
             sharers=self._sharers(config),
-            zero=self.zero,
-            recomputation=self.recomputation,
+            zero=level.zero,
+            recomputation=level.recomputation,
             group_route=routes[0],
             replica_route=routes[1],
         )
@@ -294,7 +316,7 @@ class ChainSpace:
             return np.where(parts.tied_bytes > 0, CANNOT_RUN_S, 0.0)
         return np.asarray(tied_all_reduce_s(self.problem, parts.tied_bytes, 2, self.tensor, route))
 
-    def _memory(self, parts: StageParts, config: Config, held: int) -> Array:
+    def _memory(self, parts: StageParts, level: Level, config: Config, held: int) -> Array:
         by_purpose = memory_bytes(
             parts,
             self.problem.workload,
@@ -302,8 +324,8 @@ class ChainSpace:
             tensor=self.tensor,
             replicas=config.replicas,
             sharers=self._sharers(config),
-            zero=self.zero,
-            recomputation=self.recomputation,
+            zero=level.zero,
+            recomputation=level.recomputation,
             in_flight=held,
         )
         return np.asarray(total_bytes(by_purpose))
@@ -334,6 +356,31 @@ class ChainSpace:
 
     def _is_cpu(self, config: Config) -> bool:
         return self.problem.device_types[self.device_type(config)].kind is DeviceKind.CPU
+
+
+def _fastest_that_fits(choices: list[StageArrays]) -> tuple[StageArrays, bool]:
+    """Per interval the least pass of the levels that fit, then the least tail, then the first; else the least excess.
+
+    Also whether another level that fits has a smaller tail somewhere: then the choice may not be the best of all.
+    """
+    passes, tails, excess = (
+        np.stack([getattr(c, name) for c in choices]) for name in ("pass_s", "tail_s", "excess_bytes")
+    )
+    fits = excess <= 0
+    fast = np.where(fits, passes, np.inf)
+    level = np.where(fast <= fast.min(axis=0), tails, np.inf).argmin(axis=0)
+    level = np.where(fits.any(axis=0), level, excess.argmin(axis=0))
+
+    def chosen(values: Array) -> Array:
+        return np.asarray(np.take_along_axis(values, level[None], axis=0)[0])
+
+    shorter = np.where(fits, tails, np.inf).min(axis=0) < np.where(fits.any(axis=0), chosen(tails), -np.inf)
+    trades = bool(np.triu(shorter, 1).any())
+    loads = np.stack([c.load_s for c in choices])
+    best = StageArrays(
+        pass_s=chosen(passes), load_s=chosen(loads), tail_s=chosen(tails), excess_bytes=chosen(excess), level=level
+    )
+    return best, trades
 
 
 def _sum(a: Counts, b: Counts) -> Counts:

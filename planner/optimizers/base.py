@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from planner.costs.model import CostModel
-from planner.options import GENERAL_MODELS, Replication, SearchModel, SearchOptions
+from planner.joint import levels_of
+from planner.options import GENERAL_MODELS, Level, Replication, SearchModel, SearchOptions
 from planner.plan import Plan
 from planner.problem import Problem
 from planner.registry import Registry
@@ -79,6 +81,11 @@ class SearchContext:
         """The schedules to try, the frugal one first."""
         return ("1f1b", "gpipe") if self.options.schedule == "auto" else (self.options.schedule,)
 
+    @cached_property
+    def levels(self) -> tuple[Level, ...]:
+        """What a stage may spend time on to save memory: the workload's choice, or all where that is searched."""
+        return levels_of(self.problem.workload, self.options)
+
     def batches(self) -> list[tuple[int, int]]:
         """(microbatch size, number of microbatches) pairs that the workload allows, smallest microbatch first."""
         work = self.problem.workload
@@ -123,13 +130,16 @@ class Optimizer(Protocol):
 
 
 def refusal(optimizer: Optimizer, context: SearchContext) -> str:
-    """Why an optimizer cannot search here: the search model, unless it names it in `search_models`, or its own reason.
+    """Why an optimizer cannot search here: the search model, several levels, or its own reason.
 
-    Optimizers without that attribute search the models that price every plan.
+    Optimizers without `search_models` search the models that price every plan; without `searches_levels`, only where
+    recomputation and ZeRO stage are given.
     """
     models = getattr(optimizer, "search_models", GENERAL_MODELS)
     if context.search_model not in models:
         return f"it searches {', '.join(models)} and not the search model {context.search_model}"
+    if len(context.levels) > 1 and not getattr(optimizer, "searches_levels", False):
+        return "it takes recomputation and the ZeRO stage as given"
     return optimizer.supports(context)
 
 

@@ -47,6 +47,7 @@ class ChainDP:
     """Exact on chains, for both objectives, with replication per stage, memory limits and unequal devices."""
 
     name = "chain_dp"
+    searches_levels = True
 
     def supports(self, context: SearchContext) -> str:
         """Works on every graph that its tables hold; layers between colocated ones in the order are kept with them."""
@@ -145,6 +146,7 @@ class _Search:
                 if space.configs:
                     for solution in self._solutions(space):
                         self._keep(space, solution)
+                    self.complete &= not space.trades_tails
 
     def _ran_out(self) -> None:
         self.complete = False

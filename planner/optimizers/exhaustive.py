@@ -5,16 +5,16 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, product
 
 from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.objective import objective_s
 from planner.errors import InputError
 from planner.optimizers._assignments import Assignment, assignments, device_groups
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, mixes_devices
+from planner.options import Level
 from planner.plan import Plan, Stage
 from planner.problem import Problem
-from planner.workload import Recomputation
 
 MAX_PLANS = 100_000
 """More plans than this are refused: about 20 seconds of pricing."""
@@ -33,6 +33,7 @@ class Exhaustive:
     """Exact by construction on any graph and any cluster, for as few plans as can be priced one by one."""
 
     name = "exhaustive"
+    searches_levels = True
 
     def supports(self, context: SearchContext) -> str:
         """Counts the plans first."""
@@ -75,7 +76,7 @@ def count_plans(context: SearchContext) -> int:
         for stages in _stage_counts(context):
             if chains.get(stages):
                 placed = sum(1 for _ in islice(assignments(context, stages, batch), MAX_PLANS + 1))
-                total += chains[stages] * placed * len(context.schedules)
+                total += chains[stages] * placed * len(context.schedules) * len(context.levels) ** stages
         if total > MAX_PLANS:
             break
     return total
@@ -152,28 +153,38 @@ def _ranked(context: SearchContext) -> Iterator[tuple[Rank, Candidate]]:
                 sizes = tuple(stage.bit_count() for stage in partition)
                 for a, assignment in enumerate(placements):
                     used = sum(len(group) for groups in assignment for group in groups)
-                    for n, schedule in enumerate(context.schedules):
-                        plan = _plan(context, partition, assignment, batch, schedule)
+                    for n, (schedule, levels) in enumerate(_settings(context, stages)):
+                        plan = _plan(context, partition, assignment, batch, schedule, levels)
                         value = _value(context, plan)
                         if value is not None:
                             rank = (value, used, stages, sizes, b, a, n)
                             yield rank, Candidate(plan=plan, objective_s=value)
 
 
+def _settings(context: SearchContext, stages: int) -> Iterator[tuple[str, tuple[Level, ...]]]:
+    """Every schedule with every choice of a level per stage."""
+    return product(context.schedules, product(context.levels, repeat=stages))
+
+
 def _plan(
-    context: SearchContext, partition: Partition, assignment: Assignment, batch: tuple[int, int], schedule: str
+    context: SearchContext,
+    partition: Partition,
+    assignment: Assignment,
+    batch: tuple[int, int],
+    schedule: str,
+    levels: tuple[Level, ...],
 ) -> Plan:
-    layers, training = context.problem.index.layers, context.problem.training
+    layers = context.problem.index.layers
     return Plan(
         stages=tuple(
             Stage(
                 layers=tuple(layer.id for i, layer in enumerate(layers) if stage >> i & 1),
                 replicas=groups,
                 tensor=context.problem.workload.tensor,
-                recomputation=training.recomputation if training else Recomputation.NONE,
-                zero=training.zero if training else 0,
+                recomputation=level.recomputation,
+                zero=level.zero,
             )
-            for stage, groups in zip(partition, assignment, strict=True)
+            for stage, groups, level in zip(partition, assignment, levels, strict=True)
         ),
         schedule=schedule,
         microbatch_size=batch[0],

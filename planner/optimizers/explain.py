@@ -11,10 +11,13 @@ from planner.optimizers._chain_kernel import Caps, Goal, Solution, Sweep
 from planner.optimizers._chain_memory import fewest_groups
 from planner.optimizers._chain_space import ChainSpace, device_classes
 from planner.optimizers.base import SearchContext, divisors, mixes_devices
-from planner.options import Replication
+from planner.options import Decision, Replication
 from planner.problem import Problem
 from planner.result import Infeasibility
 from planner.workload import Recomputation, ReplicaMode, Training
+
+NODE = 8
+"""Tensor degrees above this leave the fast links of a usual node."""
 
 
 def explain(context: SearchContext) -> Infeasibility | None:
@@ -131,7 +134,7 @@ def _first_that_fits(context: SearchContext) -> str | None:
     work = context.problem.workload
     if not isinstance(work, Training):
         return None
-    for words, changed in _changes(work, len(context.problem.cluster.devices)):
+    for words, changed in _changes(context, work, len(context.problem.cluster.devices)):
         if context.clock.expired():
             return None
         if _fits(context, changed):
@@ -139,19 +142,32 @@ def _first_that_fits(context: SearchContext) -> str | None:
     return None
 
 
-def _changes(work: Training, num_devices: int) -> Iterator[tuple[str, Training]]:
-    if work.zero < 1:
+def _changes(context: SearchContext, work: Training, num_devices: int) -> Iterator[tuple[str, Training]]:
+    """What is given and could be chosen otherwise, the smaller change first; what is searched was tried."""
+    given = {decision for decision in Decision if decision not in context.options.searched}
+    shard = Decision.ZERO in given and work.zero < 1
+    again = Decision.RECOMPUTATION in given and work.recomputation is not Recomputation.FULL
+    if shard:
         yield "ZeRO stage 1 (--zero 1)", replace(work, zero=1)
-    if work.recomputation is Recomputation.NONE:
+    if again:
         yield "full recomputation (--recompute full)", replace(work, recomputation=Recomputation.FULL)
-    degree = work.tensor * 2
-    while degree <= min(8, num_devices):
+    degrees = _larger_degrees(work.tensor, num_devices) if Decision.TENSOR in given else []
+    for degree in degrees:
         yield f"tensor degree {degree} (--tensor {degree})", replace(work, tensor=degree)
-        degree *= 2
-    both = replace(work, recomputation=Recomputation.FULL, zero=max(1, work.zero))
+    if not shard or not again:
+        return
+    both = replace(work, recomputation=Recomputation.FULL, zero=1)
     yield "full recomputation and ZeRO stage 1 (--recompute full --zero 1)", both
-    if num_devices >= 8 > work.tensor:
-        yield "tensor degree 8 with both (--tensor 8 --recompute full --zero 1)", replace(both, tensor=8)
+    for degree in degrees[-1:]:
+        yield (
+            f"tensor degree {degree} with both (--tensor {degree} --recompute full --zero 1)",
+            replace(both, tensor=degree),
+        )
+
+
+def _larger_degrees(tensor: int, num_devices: int) -> list[int]:
+    """Doubled up to the devices of a usual node."""
+    return [d for d in (2 * tensor, 4 * tensor, 8 * tensor) if d <= min(NODE, num_devices)]
 
 
 def _fits(context: SearchContext, work: Training) -> bool:

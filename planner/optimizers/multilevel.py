@@ -29,6 +29,7 @@ class Multilevel:
     """A heuristic for chains (with side branches) of thousands of layers; prices its plans exactly."""
 
     name = "multilevel"
+    searches_levels = True
 
     def supports(self, context: SearchContext) -> str:
         """More layers than `chain_dp` takes in one table."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from planner.costs.communication import Group
 from planner.costs.objective import objective_s
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
-from planner.options import Replication
+from planner.options import Level, Replication
 from planner.plan import Plan, Stage
 from planner.problem import Problem
 from planner.verify import verify
-from planner.workload import Recomputation
 
 
 @OPTIMIZERS.register
@@ -21,6 +20,7 @@ class Uniform:
     """
 
     name = "uniform"
+    searches_levels = True
 
     def supports(self, context: SearchContext) -> str:
         """Works on every graph."""
@@ -30,8 +30,8 @@ class Uniform:
 
     def search(self, context: SearchContext) -> Outcome:
         """Every (stages, replicas) that uses all devices, at every batch, under the frugal schedule."""
-        plans = [_plan(context, stages, batch) for batch in context.batches() for stages in _stage_counts(context)]
-        found = [c for plan in plans if (c := _candidate(context, plan)) is not None]
+        shapes = [(stages, batch) for batch in context.batches() for stages in _stage_counts(context)]
+        found = [c for stages, batch in shapes if (c := _fitting(context, stages, batch)) is not None]
         found.sort(key=lambda c: (c.objective_s, len(c.plan.stages)))
         return Outcome(
             candidates=tuple(found[: context.options.num_finalists]),
@@ -72,9 +72,15 @@ def _stage_counts(context: SearchContext) -> list[int]:
     return [s for s in counts if s <= len(context.problem.index) and wanted in (None, s)]
 
 
-def _plan(context: SearchContext, num_stages: int, batch: tuple[int, int]) -> Plan:
+def _fitting(context: SearchContext, num_stages: int, batch: tuple[int, int]) -> Candidate | None:
+    """At the first level that fits, the same for all stages."""
+    plans = (_plan(context, num_stages, batch, level) for level in context.levels)
+    return next((c for plan in plans if (c := _candidate(context, plan)) is not None), None)
+
+
+def _plan(context: SearchContext, num_stages: int, batch: tuple[int, int], level: Level) -> Plan:
     problem = context.problem
-    groups, training = listed_groups(problem), problem.training
+    groups = listed_groups(problem)
     replicas = len(groups) // num_stages
     stages, first = [], 0
     for number, size in enumerate(equal_sizes(len(problem.index), num_stages)):
@@ -83,8 +89,8 @@ def _plan(context: SearchContext, num_stages: int, batch: tuple[int, int]) -> Pl
                 layers=tuple(layer.id for layer in problem.index.layers[first : first + size]),
                 replicas=tuple(groups[number * replicas : (number + 1) * replicas]),
                 tensor=problem.workload.tensor,
-                recomputation=training.recomputation if training else Recomputation.NONE,
-                zero=training.zero if training else 0,
+                recomputation=level.recomputation,
+                zero=level.zero,
             )
         )
         first += size

@@ -20,6 +20,7 @@ from strategies import (
     search_options,
 )
 
+from planner.certificates import PROVEN_GAP
 from planner.cluster import Cluster
 from planner.codec import dumps, fingerprint, loads
 from planner.graph import LayerGraph, TiedParameters
@@ -30,7 +31,7 @@ from planner.options import Objective, Replication, SearchOptions
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
 from planner.result import Status
-from planner.service import PROVEN_GAP, plan
+from planner.service import plan
 from planner.simulation.estimate import simulate_plan
 from planner.verify import verify
 

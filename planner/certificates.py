@@ -1,0 +1,92 @@
+"""Certificates: the strongest bound on what a plan was ranked by, the least over all variants of the search."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from planner.bounds import BOUNDS
+from planner.bounds.bottleneck import strongest
+from planner.errors import InternalError
+from planner.finalists import ROUNDING, Finalist
+from planner.optimizers.base import Clock, SearchContext
+from planner.options import GENERAL_MODELS, Objective
+from planner.portfolio import Searched, query_of
+from planner.result import Certificate
+
+PROVEN_GAP = 1e-6
+"""A relative gap up to which a plan counts as proven optimal in its search model."""
+
+BOUND_GRACE_S = 1.5
+"""Bounds may take this long even when the search has used up its time."""
+
+EVERYTHING = "all plans at the allowed batch sizes, on whole device groups"
+SLOW_BOUNDS = ("pipeline",)
+"""Asked last, and only where the others leave a gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A bound in seconds, what proved it and over which plans."""
+
+    value_s: float
+    method: str
+    scope: str
+
+
+def certificates(context: SearchContext, searched: list[Searched], best: Finalist) -> tuple[Certificate, ...]:
+    """On the objective in the search model, then on the simulated time where that is what is sought."""
+    objective = min((_objective(each, best.candidate.objective_s, context.clock) for each in searched), key=_value)
+    found = [_certificate(context, "objective_s", best.candidate.objective_s, objective)]
+    if context.options.objective is Objective.ITERATION_TIME:
+        clock = Clock(max(BOUND_GRACE_S, context.clock.left_s()))
+        seconds = best.estimate.iteration_time_s
+        simulated = min((_simulated(each, seconds, clock) for each in searched), key=_value)
+        found.append(_certificate(context, "iteration_time_s", seconds, simulated))
+    return tuple(found)
+
+
+def _value(proven: Proven) -> float:
+    return proven.value_s
+
+
+def _objective(each: Searched, value: float, clock: Clock) -> Proven:
+    """The variant's strongest bound in the search model; with the time left where that leaves a gap."""
+    found = [Proven(o.bound_s, name, o.scope) for name, o in each.outcomes.items() if o.bound_s is not None]
+    if each.context.search_model in GENERAL_MODELS:
+        query = query_of(each.context, upper_s=value)
+        quick = ((bound.objective_s(query), bound.name) for bound in BOUNDS)
+        found += [Proven(seconds, name, EVERYTHING) for seconds, name in quick if seconds is not None]
+    best = max(found, key=_value)
+    if best.value_s >= value * (1 - PROVEN_GAP) or each.context.search_model not in GENERAL_MODELS:
+        return best
+    slow = strongest(query_of(each.context, upper_s=value, limit_s=max(BOUND_GRACE_S, clock.left_s())))
+    return best if slow is None else max(best, Proven(*slow, EVERYTHING), key=_value)
+
+
+def _simulated(each: Searched, seconds: float, clock: Clock) -> Proven:
+    """The variant's strongest bound on the simulated time, at most `seconds`; stops when that is met."""
+    query = query_of(each.context, iteration_upper_s=seconds, expired=clock.expired)
+    best = Proven(-math.inf, "none", EVERYTHING)
+    for bound in sorted(BOUNDS, key=lambda bound: bound.name in SLOW_BOUNDS):
+        value = bound.iteration_s(query)
+        if value is not None and value > best.value_s:
+            best = Proven(value, bound.name, EVERYTHING)
+        if best.value_s >= seconds:
+            break
+    return best
+
+
+def _certificate(context: SearchContext, quantity: str, value: float, proven: Proven) -> Certificate:
+    bound = proven.value_s
+    if bound > value * (1 + ROUNDING):
+        raise InternalError(f"the bound {proven.method!r} says {bound!r} s, but a plan takes {value!r} s")
+    bound = min(bound, value)
+    return Certificate(
+        quantity=quantity,
+        search_model=context.search_model.value if quantity == "objective_s" else "simulation",
+        bound_s=bound,
+        gap=value / bound - 1.0 if bound else 0.0,
+        method=proven.method,
+        scope=proven.scope,
+    )

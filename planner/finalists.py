@@ -1,0 +1,104 @@
+"""Finalists: the best candidates of all searches, under every allowed schedule, simulated, verified and ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from planner.optimizers.base import Candidate, SearchContext
+from planner.options import Objective
+from planner.portfolio import Searched
+from planner.result import RunnerUp
+from planner.simulation.estimate import simulate_plan
+from planner.timeline import Estimate
+from planner.verify import verify
+
+ROUNDING = 1e-9
+"""Values that differ by less, relatively, are equal: they were summed in another order."""
+
+TIE = 0.03
+"""Predicted times that differ by less are ties: predictions are no better than that."""
+
+MAX_SIMULATED_ACTIONS = 300_000
+"""Finalists after the first are simulated while their actions sum up to at most this many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finalist:
+    """A candidate with who found it and what the simulator says."""
+
+    candidate: Candidate
+    found_by: str
+    estimate: Estimate
+
+
+def finalists(context: SearchContext, searched: list[Searched]) -> list[Finalist]:
+    """At most `num_finalists`, the best first."""
+    found: list[Finalist] = []
+    seen: set[str] = set()
+    actions = 0
+    for candidate, name in _candidates(searched):
+        key = repr((candidate.plan.stages, candidate.plan.microbatch_size))
+        actions += len(candidate.plan.stages) * candidate.plan.num_microbatches * len(context.schedules)
+        late = context.clock.expired() or actions > MAX_SIMULATED_ACTIONS
+        if key in seen or len(found) >= context.options.num_finalists or (found and late):
+            continue
+        seen.add(key)
+        simulated = _best_schedule(context, candidate)
+        if simulated is not None:
+            found.append(Finalist(candidate=simulated[0], found_by=name, estimate=simulated[1]))
+    by_objective = context.options.objective is Objective.THROUGHPUT
+    return sorted(found, key=lambda f: _finalist_rank(f, by_objective))
+
+
+def runner_up(best: Finalist, other: Finalist) -> RunnerUp:
+    """A finalist that lost, and why."""
+    mine, theirs = best.estimate.iteration_time_s, other.estimate.iteration_time_s
+    slower = theirs / mine - 1.0 if mine else 0.0
+    if abs(slower) <= TIE:
+        reason = f"a tie: {100 * slower:+.2f} % simulated, below the {100 * TIE:.0f} % that predictions can tell apart"
+    else:
+        reason = f"{100 * slower:.1f} % slower in simulation"
+    return RunnerUp(
+        plan=other.candidate.plan,
+        objective_s=other.candidate.objective_s,
+        iteration_time_s=theirs,
+        reason=f"{reason}; {len(other.candidate.plan.stages)} stages, {other.estimate.num_devices_used} devices",
+    )
+
+
+def _candidates(searched: list[Searched]) -> Iterator[tuple[Candidate, str]]:
+    """Every candidate with its optimizer, the best first."""
+    named = [(c, name) for each in searched for name, outcome in each.outcomes.items() for c in outcome.candidates]
+    yield from sorted(named, key=lambda pair: _candidate_rank(pair[0]))
+
+
+def _best_schedule(context: SearchContext, candidate: Candidate) -> tuple[Candidate, Estimate] | None:
+    """The candidate under the fastest schedule that is allowed and fits; the first of those that tie.
+
+    First comes the optimizer's own, frugal one, but with fewer microbatches than stages the last: engines have no
+    1F1B for that.
+    """
+    others = [s for s in context.schedules if s != candidate.plan.schedule]
+    ordered = [candidate.plan.schedule, *others]
+    if candidate.plan.num_microbatches < len(candidate.plan.stages):
+        ordered.reverse()
+    best: tuple[Candidate, Estimate] | None = None
+    for schedule in ordered:
+        trial = replace(candidate, plan=replace(candidate.plan, schedule=schedule))
+        if verify(trial.plan, context.problem, context.costs):
+            continue
+        _, priced = simulate_plan(context.problem, trial.plan, context.costs)
+        if best is None or priced.iteration_time_s < best[1].iteration_time_s * (1 - ROUNDING):
+            best = (trial, priced)
+    return best
+
+
+def _candidate_rank(candidate: Candidate) -> tuple[float, int, int]:
+    stages = candidate.plan.stages
+    return candidate.objective_s, sum(len(g) for s in stages for g in s.replicas), len(stages)
+
+
+def _finalist_rank(finalist: Finalist, by_objective: bool) -> tuple[float, int, int]:
+    seconds = finalist.candidate.objective_s if by_objective else finalist.estimate.iteration_time_s
+    return seconds, finalist.estimate.num_devices_used, finalist.estimate.peak_memory_bytes
