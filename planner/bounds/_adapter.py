@@ -42,6 +42,8 @@ def applies(query: BoundQuery) -> bool:
 def _of_batch(query: BoundQuery, batch: tuple[int, int], core: Core) -> float | None:
     instance = bottleneck_instance(query.problem, query.costs, batch)
     upper = query.upper_s * batch[0]
+    if upper <= 0:
+        return None
     below = upper if math.isfinite(upper) else None
     smaller = contract(instance, below=below, keep_memory=False).instance
     budget = Budget(query.limit_s / len(query.batches), seed=query.seed)
