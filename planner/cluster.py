@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, ClassVar
 
 from planner.graph import NOUN_CONFIG
@@ -108,12 +109,30 @@ class Network:
 
     def __init__(self, cluster: Cluster) -> None:
         self._links = cluster.links
+        self._devices = [device.id for device in cluster.devices]
         self._neighbours: dict[str, list[tuple[str, int]]] = defaultdict(list)
         for number, link in enumerate(cluster.links):
             self._neighbours[link.a].append((link.b, number))
             self._neighbours[link.b].append((link.a, number))
         self._widths = sorted({link.bandwidth_bytes_per_s for link in cluster.links}, reverse=True)
         self._known: dict[tuple[str, str], Route | None] = {}
+
+    @cached_property
+    def twins(self) -> dict[str, int]:
+        """Per vertex a number that it shares with those that have equal links to the same neighbours, listed alike.
+
+        Routes from two twins to a third vertex have one price, and so have the routes between any two twins: swapping
+        two of them changes nothing in the graph.
+        """
+        numbers: dict[object, int] = {}
+        return {
+            vertex: numbers.setdefault(self._attachment(vertex), len(numbers))
+            for vertex in (*self._devices, *self._neighbours)
+        }
+
+    def _attachment(self, vertex: str) -> object:
+        links = [(other, self._links[number]) for other, number in self._neighbours.get(vertex, ())]
+        return tuple((other, link.bandwidth_bytes_per_s, link.latency_s) for other, link in links) or vertex
 
     def route(self, source: str, target: str) -> Route | None:
         """The route from `source` to `target`; None when no path of links joins them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from planner.cluster import Route
 from planner.costs.parts import Number
@@ -59,7 +59,7 @@ def pipe_route(problem: Problem, senders: Sequence[Group], receivers: Sequence[G
 def slowest(problem: Problem, pairs: Sequence[tuple[str, str]]) -> Route:
     """The slowest route among device pairs; InputError when two devices have no path of links."""
     routes = []
-    for a, b in pairs:
+    for a, b in _unlike(problem, pairs):
         route = problem.network.route(a, b)
         if route is None:
             raise InputError(
@@ -72,6 +72,15 @@ def slowest(problem: Problem, pairs: Sequence[tuple[str, str]]) -> Route:
     return found
 
 
+def _unlike(problem: Problem, pairs: Sequence[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    """The first of all pairs whose ends hang on the network alike: their routes have one price."""
+    twin = problem.network.twins
+    first: dict[tuple[int, int, bool], tuple[str, str]] = {}
+    for pair in pairs:
+        first.setdefault((twin[pair[0]], twin[pair[1]], pair[0] == pair[1]), pair)
+    return first.values()
+
+
 def _slower(routes: Sequence[Route | None]) -> Route | None:
     real = [route for route in routes if route is not None]
     return min(real, key=lambda r: (r.bandwidth_bytes_per_s, -r.latency_s)) if real else None
@@ -80,6 +89,4 @@ def _slower(routes: Sequence[Route | None]) -> Route | None:
 def _talking(senders: Sequence[Group], receivers: Sequence[Group]) -> list[tuple[Group, Group]]:
     """Pairs of replicas that share samples when both sides split a microbatch into contiguous shares."""
     s, r = len(senders), len(receivers)
-    return [
-        (senders[i], receivers[j]) for j in range(r) for i in range(s) if i * r < (j + 1) * s and j * s < (i + 1) * r
-    ]
+    return [(senders[i], receivers[j]) for j in range(r) for i in range(j * s // r, -(-(j + 1) * s // r))]

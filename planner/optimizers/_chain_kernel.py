@@ -8,7 +8,8 @@
 with (+) a sum (seconds of one microbatch through the pipe, under a cap on the period and on the tails) or a maximum
 (the period). Building from the end makes the number of microbatches that a stage holds known when it is placed, and
 committing to the config l' before a stage makes its transfers known, so both are exact on chains.
-Memory: O(k |u| R^2 n) numbers; time: O(k |u| R^2 n^2), in `blocking` R^3.
+A cap on the period also limits how many layers a stage can have: only so many ends are looked at (`_Window`).
+Memory: O(k |u| R^2 n) numbers; time: O(k |u| R^2 n w) with w the most layers of a stage, in `blocking` R^3.
 """
 
 from __future__ import annotations
@@ -70,16 +71,45 @@ class _Row:
     which: Array
 
 
+class _Window:
+    """Intervals of at most `width` layers, as arrays of shape (n + 1, width): entry [i, w] ends before i + w + 1."""
+
+    def __init__(self, width: int, may_cut: Array) -> None:
+        n = len(may_cut) - 1
+        ends = np.arange(n + 1)[:, None] + np.arange(1, width + 1)[None, :]
+        self.width = width
+        self.inside: Array = (ends <= n) & may_cut[np.minimum(ends, n)]
+        self._flat = np.arange(n + 1)[:, None] * (n + 1) + np.minimum(ends, n)
+
+    def of(self, table: Array) -> Array:
+        """The entries of a table of intervals [i, j]."""
+        found: Array = table.take(self._flat)
+        return found
+
+    def at_end(self, row: Array) -> Array:
+        """The entries of a row of boundaries where the intervals end (infinite outside)."""
+        padded = np.concatenate((row[1:], np.full(self.width, np.inf)))
+        return np.lib.stride_tricks.sliding_window_view(padded, self.width)
+
+
 class Sweep:
-    """One pass of the recurrence over a space."""
+    """One pass of the recurrence over a space.
+
+    `finished` turns False when the search's clock ended it: what it then says is the best of what it reached.
+    """
 
     def __init__(self, space: ChainSpace, goal: Goal, caps: Caps) -> None:
         self.space, self.goal, self.caps = space, goal, caps
         self.n = space.num_layers
-        at = np.arange(self.n + 1)
-        self.later = (at[:, None] < at[None, :]) & space.may_cut[None, :]
+        self.finished = True
         self.rows: list[dict[_State, _Row]] = []
         self._per_left = space.model is SearchModel.BLOCKING and goal in (Goal.SUM, Goal.PERIOD)
+        none = np.zeros(self.n + 1)
+        self._no_boundary = BoundaryArrays(moved_s=none, link_s=none, left_pays_s=none, right_pays_s=none)
+        self._windows: dict[int, _Window] = {}
+        self._window_of: dict[int, tuple[Array, _Window]] = {}
+        self._views: dict[int, tuple[Array, Array]] = {}
+        self._tables: dict[tuple[int, int, int], tuple[object, Array]] = {}
 
     def best(self, max_stages: int, num_stages: int | None) -> Solution | None:
         """The best solution of at most `max_stages` (exactly `num_stages`) stages; None when there is none.
@@ -90,6 +120,8 @@ class Sweep:
         found: tuple[float, int, _State] | None = None
         for k in range(1, (num_stages or max_stages) + 1):
             self.rows.append(self._extend(self.rows[-1], k))
+            if not self.rows[-1]:
+                break
             if num_stages in (None, k):
                 for state, row in self.rows[k].items():
                     value = float(row.value[0])
@@ -117,7 +149,11 @@ class Sweep:
     def _extend(self, rows: dict[_State, _Row], k: int) -> dict[_State, _Row]:
         """All states with one more stage in front."""
         new: dict[_State, _Row] = {}
+        self._tables.clear()
         for state, row in rows.items():
+            if self.space.context.clock.expired():
+                self.finished = False
+                return {}
             if state.left is None or not (row.value < np.inf).any():
                 continue
             counts = self.space.add(state.counts, state.left)
@@ -155,25 +191,58 @@ class Sweep:
         self, arrays: StageArrays, row: _Row, after: BoundaryArrays, before: BoundaryArrays | None
     ) -> tuple[Array, Array]:
         """Best end j for every start i of the stage in front of `row`."""
-        table = self._stage_values(arrays, after, before)
-        table = table + row.value[None, :] if self.goal is Goal.SUM else np.maximum(table, row.value[None, :])
-        end = table.argmin(axis=1)
-        return table[np.arange(self.n + 1), end], end
+        window = self._window(arrays.load_s)
+        table, ahead = self._stage_values(window, arrays, after, before), window.at_end(row.value)
+        table = table + ahead if self.goal is Goal.SUM else np.maximum(table, ahead)
+        at, last = np.arange(self.n + 1), table.argmin(axis=1)
+        return table[at, last], at + last + 1
 
-    def _stage_values(self, arrays: StageArrays, after: BoundaryArrays, before: BoundaryArrays | None) -> Array:
-        later = self.later
+    def _window(self, load_s: Array) -> _Window:
+        """As wide as the longest stage whose load stays within the cap."""
+        key = id(load_s)
+        if key not in self._window_of:
+            width = self.n
+            if np.isfinite(self.caps.period_s):
+                fits = np.triu(load_s <= self.caps.period_s, 1)
+                longest = np.where(fits.any(axis=1), self.n - fits[:, ::-1].argmax(axis=1) - np.arange(self.n + 1), 1)
+                width = int(longest.max())
+            if width not in self._windows:
+                self._windows[width] = _Window(width, self.space.may_cut)
+            self._window_of[key] = (load_s, self._windows[width])
+        return self._window_of[key][1]
+
+    def _view(self, window: _Window, table: Array) -> Array:
+        """`window.of(table)`, remembered for tables that stages of any depth share."""
+        found = self._views.get(id(table))
+        if found is None or found[1].shape[1] != window.width:
+            found = self._views[id(table)] = (table, window.of(table))
+        return found[1]
+
+    def _stage_values(
+        self, window: _Window, arrays: StageArrays, after: BoundaryArrays, before: BoundaryArrays | None
+    ) -> Array:
+        """What stages contribute, in the window; infinite where they are not allowed. Shared by states of one depth."""
+        ends = (after, before) if self._per_left else (None, None)
+        key = (id(arrays), id(ends[0]), id(ends[1]))
+        if key not in self._tables:
+            self._tables[key] = ((arrays, *ends), self._allowed_values(window, arrays, after, before))
+        return self._tables[key][1]
+
+    def _allowed_values(
+        self, window: _Window, arrays: StageArrays, after: BoundaryArrays, before: BoundaryArrays | None
+    ) -> Array:
+        passes, excess = self._view(window, arrays.pass_s), window.of(arrays.excess_bytes)
+        possible = window.inside & (passes < CANNOT_RUN_S)
         if self.goal is Goal.EXCESS:
-            possible = later & (arrays.pass_s < CANNOT_RUN_S)
-            return np.where(possible, arrays.excess_bytes.astype(float), np.inf)
-        possible = later & (arrays.excess_bytes <= 0) & (arrays.tail_s <= self.caps.tail_s)
-        possible &= (arrays.pass_s < CANNOT_RUN_S) & (arrays.tail_s < CANNOT_RUN_S)
-        if self.goal is Goal.TAIL:
-            return np.where(possible, arrays.tail_s, np.inf)
-        load = arrays.load_s + self.caps.tail_weight * arrays.tail_s + after.left_pays_s[None, :]
+            return np.where(possible, excess.astype(float), np.inf)
+        tail, load = self._view(window, arrays.tail_s), self._view(window, arrays.load_s)
+        possible &= (excess <= 0) & (tail <= self.caps.tail_s) & (tail < CANNOT_RUN_S)
+        load = load + self.caps.tail_weight * tail + window.at_end(after.left_pays_s)
         if before is not None:
             load = load + before.right_pays_s[:, None]
-        values = load if self.goal is Goal.PERIOD else arrays.pass_s
-        return np.where(possible & (load <= self.caps.period_s), values, np.inf)
+        possible &= load <= self.caps.period_s
+        values = {Goal.TAIL: tail, Goal.PERIOD: load, Goal.SUM: passes}[self.goal]
+        return np.where(possible, values, np.inf)
 
     def _cross(self, value: Array, boundary: BoundaryArrays) -> Array:
         """Add the boundary before the stage."""
@@ -183,8 +252,7 @@ class Sweep:
 
     def _boundary(self, counts: Counts, left: Config | None, right: Config | None) -> BoundaryArrays | None:
         if left is None or right is None:
-            none = np.zeros(self.n + 1)
-            return BoundaryArrays(moved_s=none, link_s=none, left_pays_s=none, right_pays_s=none)
+            return self._no_boundary
         return self.space.boundary(counts, left, right)
 
     def _solution(self, value: float, k: int, state: _State) -> Solution:
