@@ -40,6 +40,8 @@ __all__ = [
 STANDARD_INPUT = "-"
 CATALOGUE, TRANSFORMERS, FACTORY = "catalogue", "transformers", "factory"
 MAX_SOURCE_BYTES = 2**28
+TENSOR_DEGREES = (1, 2, 4, 8)
+"""Degrees that a search may choose from: up to the devices of a usual node."""
 MAX_PRICED_SIZE = 128
 """Largest microbatch size that is priced on its own; beyond it costs are extended."""
 
@@ -114,7 +116,7 @@ def priced_problem_parts(
     cluster: Cluster,
     *,
     microbatch_sizes: Sequence[int],
-    tensor: int = 1,
+    tensor: int | Sequence[int] = 1,
     dtype: str | None = None,
 ) -> tuple[Profile, ...]:
     """Analytic profiles of the record for every device type that the cluster's devices have."""
@@ -130,9 +132,16 @@ def priced_problem_parts(
 
 
 def build_problem(
-    model: ProfiledModel | ModelRecord, cluster: Cluster | None, workload: Training | Inference | None
+    model: ProfiledModel | ModelRecord,
+    cluster: Cluster | None,
+    workload: Training | Inference | None,
+    *,
+    any_tensor: bool = False,
 ) -> Problem:
-    """The problem of a model on a cluster; what is None comes from the model. Records are priced analytically."""
+    """The problem of a model on a cluster; what is None comes from the model. Records are priced analytically.
+
+    With `any_tensor` they are priced at all of `TENSOR_DEGREES` that the cluster has devices for.
+    """
     carried = model if isinstance(model, ProfiledModel) else None
     cluster = cluster or (carried.cluster if carried else None)
     workload = workload or (carried.workload if carried else None)
@@ -140,7 +149,8 @@ def build_problem(
         raise InputError("there is no cluster: give one, for example 8xH100-80G-SXM", pointer="/cluster")
     if workload is None:
         raise InputError("there is no workload: give at least the global batch size", pointer="/workload")
-    profiles = on_cluster(carried, cluster).profiles if carried else _priced(model, cluster, workload)
+    degrees = _degrees(cluster, workload, any_tensor)
+    profiles = on_cluster(carried, cluster).profiles if carried else _priced(model, cluster, workload, degrees)
     return Problem(graph=model.graph, profiles=profiles, cluster=cluster, workload=workload)
 
 
@@ -158,11 +168,17 @@ def catalogue_problem(name: str, cluster: Cluster, workload: Training | Inferenc
     return build_problem(load_record(name), cluster, workload)
 
 
+def _degrees(cluster: Cluster, workload: Training | Inference, any_tensor: bool) -> list[int]:
+    """The tensor degrees to price."""
+    more = [t for t in TENSOR_DEGREES if t <= len(cluster.devices)] if any_tensor else []
+    return sorted({max(1, workload.tensor), *more})
+
+
 def _priced(
-    record: ProfiledModel | ModelRecord, cluster: Cluster, workload: Training | Inference
+    record: ProfiledModel | ModelRecord, cluster: Cluster, workload: Training | Inference, degrees: list[int]
 ) -> tuple[Profile, ...]:
     assert isinstance(record, ModelRecord)
-    return priced_problem_parts(record, cluster, microbatch_sizes=_sizes(workload), tensor=max(1, workload.tensor))
+    return priced_problem_parts(record, cluster, microbatch_sizes=_sizes(workload), tensor=degrees)
 
 
 def _sizes(workload: Training | Inference) -> list[int]:

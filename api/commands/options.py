@@ -8,6 +8,9 @@ from typing import Annotated
 import typer
 
 from planner.errors import InputError
+from planner.workload import Recomputation
+
+AUTO = "auto"
 
 PlanArgument = Annotated[
     str,
@@ -28,12 +31,34 @@ SeedOption = Annotated[int, typer.Option("--seed", help="Seed of all randomness.
 
 def count_or_auto(text: str) -> int | None:
     """A count, or None for `auto`; typer shows the fault."""
-    if text == "auto":
+    if text == AUTO:
         return None
     try:
         return int(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is neither a whole number nor auto") from None
+
+
+def degree_or_auto(text: str) -> int | str:
+    """A degree, or `auto`; typer shows the fault."""
+    return AUTO if text == AUTO else _degree(text)
+
+
+def recomputation_or_auto(text: str) -> Recomputation | str:
+    """What is recomputed, or `auto`; typer shows the fault."""
+    if text == AUTO:
+        return AUTO
+    try:
+        return Recomputation(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(Recomputation)} and auto") from None
+
+
+def _degree(text: str) -> int:
+    number = count_or_auto(text)
+    if number is None or number < 0:
+        raise typer.BadParameter(f"{text!r} is neither a degree nor auto")
+    return number
 
 
 def counts(text: str) -> list[int]:

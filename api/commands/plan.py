@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.commands.options import FormatOption, JsonOption, OutputOption, SeedOption, count_or_auto
+from api.commands.options import (
+    AUTO,
+    FormatOption,
+    JsonOption,
+    OutputOption,
+    SeedOption,
+    count_or_auto,
+    degree_or_auto,
+    recomputation_or_auto,
+)
 from api.commands.problems import built_problem
 from api.commands.sourcing import Reading
 from api.commands.workload import GivenWorkload, Precision
 from planner.errors import InternalError
-from planner.options import Objective, Replication, SearchModel, SearchOptions
+from planner.options import Decision, Objective, Replication, SearchModel, SearchOptions
 from planner.workload import Communication, Recomputation, ReplicaMode
 from profiles.model import Grain
 
@@ -21,8 +31,10 @@ if TYPE_CHECKING:
     from planner.result import PlanResult
 
 INFEASIBLE, LIMIT_REACHED = 3, 4
-AUTO = "auto"
 COUNT = {"parser": count_or_auto, "metavar": "N|auto"}
+RECOMPUTE = {"parser": recomputation_or_auto, "metavar": f"{'|'.join(Recomputation)}|auto"}
+DEGREE = {"parser": degree_or_auto, "metavar": "N|auto"}
+
 
 SourceArgument = Annotated[
     str,
@@ -51,7 +63,7 @@ def command(
     num_stages: Annotated[int | None, typer.Option("--num-stages", help="Pipeline stages.", **COUNT)] = None,
     schedule: Annotated[str, typer.Option("--schedule", metavar="NAME", help="See `catalogue schedules`.")] = AUTO,
     recompute: Annotated[
-        Recomputation | None, typer.Option("--recompute", help="What the backward pass computes again.")
+        Any, typer.Option("--recompute", help="What the backward pass computes again.", **RECOMPUTE)
     ] = None,
     cost_model: Annotated[
         SearchModel | None,
@@ -61,8 +73,8 @@ def command(
         Communication | None, typer.Option("--communication", help="How transfers meet compute.")
     ] = None,
     optimizer: Annotated[str, typer.Option("--optimizer", metavar="NAME", help="See `catalogue optimizers`.")] = AUTO,
-    tensor: Annotated[int | None, typer.Option("--tensor", min=1, metavar="N", help="Tensor degree (given).")] = None,
-    zero: Annotated[int | None, typer.Option("--zero", min=0, max=3, help="ZeRO stage (given).")] = None,
+    tensor: Annotated[Any, typer.Option("--tensor", help="Tensor degree.", **DEGREE)] = None,
+    zero: Annotated[Any, typer.Option("--zero", help="ZeRO stage of the replicas.", **DEGREE)] = None,
     replication: Annotated[
         Replication, typer.Option("--replication", help="Replication degrees that are searched.")
     ] = Replication.ANY,
@@ -117,10 +129,11 @@ def command(
         weight_bytes_per_parameter=weight_bytes,
         gradient_bytes_per_parameter=gradient_bytes,
         optimizer_bytes_per_parameter=optimizer_bytes,
-        recomputation=recompute,
+        recomputation=None if recompute == AUTO else recompute,
         communication=communication,
-        tensor=tensor,
-        zero=zero,
+        tensor=None if tensor == AUTO else tensor,
+        zero=None if zero == AUTO else zero,
+        auto=tuple(d for d, word in zip(Decision, (tensor, zero, recompute), strict=True) if word == AUTO),
         inference=inference,
         precision=precision,
     )
@@ -153,9 +166,10 @@ def _planned(source: str, cluster: str | None, given: GivenWorkload, how: Readin
     from api.terminal.progress import spinner
     from planner.service import plan
 
-    problem, recipe = built_problem(source, cluster, given, how)
+    built = built_problem(source, cluster, given, how)
+    problem, options = built.problem, replace(options, searched=built.searched)
     with spinner(f"planning {len(problem.graph.layers)} layers on {len(problem.cluster.devices)} devices"):
-        return PlanFile(result=plan(problem, options), problem=problem, source=recipe)
+        return PlanFile(result=plan(problem, options), problem=problem, source=built.recipe)
 
 
 def _tell(found: PlanFile, output: Path | None, json: bool) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from api.commands.pricing import check_sequence_length, is_local, measured, recorded, sizes_to_measure
 from api.commands.sourcing import Reading, read_source
-from api.commands.workload import GivenWorkload, workload_of
+from api.commands.workload import GivenWorkload, searched_of, workload_of
 from planner.cluster import Cluster
 from planner.errors import InputError
+from planner.options import Decision
 from planner.problem import Problem
 from planner.profile import DTYPE_BYTES
 from profiles.model import ModelRecord, ModelSource, ProfiledModel
@@ -16,13 +17,21 @@ from profiles.model import ModelRecord, ModelSource, ProfiledModel
 DEFAULT_DTYPE = "float32"
 
 
-def built_problem(
-    source: str, cluster: str | None, given: GivenWorkload, how: Reading
-) -> tuple[Problem, ModelSource | None]:
-    """The problem, and how to build its model where that is known.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltProblem:
+    """A problem, how to build its model where that is known, and which decisions are to be searched."""
+
+    problem: Problem
+    recipe: ModelSource | None
+    searched: tuple[Decision, ...]
+
+
+def built_problem(source: str, cluster: str | None, given: GivenWorkload, how: Reading) -> BuiltProblem:
+    """The problem that the command line asks for.
 
     A model that can be built is measured for the cores of this machine and priced for everything else; a recorded
-    one is priced. InputError for what is missing or does not fit together.
+    one is priced. For priced models, decisions of which nothing is said are searched; measured costs know one tensor
+    degree, and the runtime runs no ZeRO. InputError for what is missing or does not fit together.
     """
     from profiles.sources import build_problem
 
@@ -34,8 +43,10 @@ def built_problem(
         model = _in_precision(model, given)
         given = _at_length(given, model)
     carried = model.workload if isinstance(model, ProfiledModel) else None
-    problem = build_problem(model, where, workload_of(given, carried, _dtype(model)))
-    return problem, recipe
+    searched = searched_of(given, by_default=isinstance(model, ModelRecord))
+    work = workload_of(given, carried, _dtype(model))
+    problem = build_problem(model, where, work, any_tensor=Decision.TENSOR in searched)
+    return BuiltProblem(problem=problem, recipe=recipe, searched=searched)
 
 
 def _cluster(text: str | None) -> Cluster | None:

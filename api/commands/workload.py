@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from planner.errors import InputError
+from planner.options import Decision
 from planner.workload import Communication, Inference, Recomputation, Training
 
 
@@ -46,7 +47,10 @@ FLAGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenWorkload:
-    """What the options say; None where they say nothing. Fields are called as those of the workloads."""
+    """What the options say; None where they say nothing. Fields are called as those of the workloads.
+
+    `auto` are the decisions that are to be searched by word.
+    """
 
     global_batch_size: int | None = None
     microbatch_size: int | None = None
@@ -59,6 +63,7 @@ class GivenWorkload:
     communication: Communication | None = None
     tensor: int | None = None
     zero: int | None = None
+    auto: tuple[Decision, ...] = ()
     inference: bool = False
     precision: Precision | None = None
 
@@ -86,6 +91,16 @@ def workload_of(given: GivenWorkload, carried: Training | Inference | None, dtyp
     return wanted(**{**_preset(given.precision or _precision_of(dtype), wanted), **values})
 
 
+def searched_of(given: GivenWorkload, *, by_default: bool) -> tuple[Decision, ...]:
+    """The decisions to search: those that are `auto` by word, and by default those of which nothing is said."""
+    if given.inference:
+        possible: tuple[Decision, ...] = (Decision.TENSOR,)
+    else:
+        possible = tuple(Decision)
+    unsaid = [d for d in possible if by_default and getattr(given, d.value) is None]
+    return tuple(d for d in possible if d in unsaid or d in given.auto)
+
+
 def _given_values(given: GivenWorkload, wanted: type[Training] | type[Inference]) -> dict[str, Any]:
     known = {field.name for field in fields(wanted)}
     values = {name: value for name in _names() if (value := getattr(given, name)) is not None}
@@ -96,7 +111,7 @@ def _given_values(given: GivenWorkload, wanted: type[Training] | type[Inference]
 
 
 def _names() -> list[str]:
-    return [field.name for field in fields(GivenWorkload) if field.name not in ("inference", "precision")]
+    return [field.name for field in fields(GivenWorkload) if field.name not in ("auto", "inference", "precision")]
 
 
 def _preset(precision: Precision | None, wanted: type[Training] | type[Inference]) -> dict[str, Any]:

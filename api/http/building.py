@@ -9,6 +9,7 @@ from api.http.requests import EstimateRequest, PlanRequest, moved
 from planner.checks import check_workload
 from planner.cluster import Cluster
 from planner.errors import InputError
+from planner.options import Decision
 from planner.problem import Problem
 from profiles.model import ModelRecord, ProfiledModel
 
@@ -28,12 +29,17 @@ def build_problem(request: PlanRequest | EstimateRequest) -> Problem:
     if request.workload is not None and cluster is not None:
         check_workload(request.workload, len(cluster.devices))
     try:
-        return sources.build_problem(model, cluster, request.workload)
+        return sources.build_problem(model, cluster, request.workload, any_tensor=_searches_tensor(request))
     except InputError as fault:
         named = isinstance(request.model, str)
         if not fault.pointer:
             raise InputError(str(fault), pointer="/cluster" if named else "/model") from None
         raise moved(fault, "/model" if fault.pointer.startswith(INSIDE_MODEL) and not named else "") from None
+
+
+def _searches_tensor(request: PlanRequest | EstimateRequest) -> bool:
+    """Whether the tensor degree may be any: searched, or that of a plan that the client brings."""
+    return isinstance(request, EstimateRequest) or Decision.TENSOR in request.options.searched
 
 
 def _model_of(model: ProfiledModel | str) -> ProfiledModel | ModelRecord:

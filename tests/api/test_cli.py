@@ -216,7 +216,9 @@ def test_a_problem_document_and_a_cluster_file_are_sources(call: Call, tmp_path:
     held = plan_file(plan)
     assert set(held.problem.memory_limits.values()) == {20 * 2**30}
     problem.write_text(codec.dumps(held.problem))
-    again = codec.loads(PlanResult, call("plan", problem, "--json").out)
+    again = codec.loads(
+        PlanResult, call("plan", problem, "--tensor", "auto", "--zero", "auto", "--recompute", "auto", "--json").out
+    )
     assert (again.plan, again.estimate) == (held.result.plan, held.result.estimate)
 
 
