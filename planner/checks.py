@@ -20,6 +20,12 @@ MAX_SECONDS = 1e9
 MAX_COUNT = 10**9
 MIN_BANDWIDTH_BYTES_PER_S = 1.0
 MAX_BANDWIDTH_BYTES_PER_S = 1e18
+LAYER_VOLUMES = (
+    "tensor_collective_bytes_per_sample",
+    "expert_dispatch_bytes_per_sample",
+    "context_bytes_per_sample",
+    "kv_bytes_per_token",
+)
 FORBIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories refused in ids: control, format (bidi overrides), surrogate, private, unassigned, separators."""
 
@@ -74,10 +80,13 @@ def check_graph(graph: LayerGraph) -> None:
             f"{at}/replicated_parameter_bytes",
             high=layer.parameter_bytes,
         )
+        for field in LAYER_VOLUMES:
+            check_number(getattr(layer, field), f"{name}: {field}", f"{at}/{field}")
         check_number(
-            layer.tensor_collective_bytes_per_sample,
-            f"{name}: tensor_collective_bytes_per_sample",
-            f"{at}/tensor_collective_bytes_per_sample",
+            layer.expert_parameter_bytes,
+            f"{name}: expert_parameter_bytes (a part of those that are not replicated)",
+            f"{at}/expert_parameter_bytes",
+            high=layer.parameter_bytes - layer.replicated_parameter_bytes,
         )
         check_number(layer.visits, f"{name}: visits", f"{at}/visits", high=MAX_COUNT)
     total = sum(layer.parameter_bytes for layer in graph.layers)
@@ -143,6 +152,14 @@ def check_cluster(cluster: Cluster) -> None:
         check_id(kind.name, f"device type {number}", f"{at}/name")
         check_number(kind.memory_bytes, f"device type {kind.name!r}: memory_bytes", f"{at}/memory_bytes")
         check_number(kind.reserved_bytes, f"device type {kind.name!r}: reserved_bytes", f"{at}/reserved_bytes")
+        if kind.host_bandwidth_bytes_per_s is not None:
+            check_number(
+                kind.host_bandwidth_bytes_per_s,
+                f"device type {kind.name!r}: host_bandwidth_bytes_per_s",
+                f"{at}/host_bandwidth_bytes_per_s",
+                low=MIN_BANDWIDTH_BYTES_PER_S,
+                high=MAX_BANDWIDTH_BYTES_PER_S,
+            )
     types = {kind.name for kind in cluster.device_types}
     for number, device in enumerate(cluster.devices):
         at = f"/cluster/devices/{number}"
@@ -256,6 +273,27 @@ def _check_cost(name: str, cost: LayerCost, at: str) -> None:
             check_number(value, f"layer {name!r}: {field}", f"{at}/{field}", high=MAX_SECONDS)
     for field in ("activation_bytes", "workspace_bytes"):
         check_number(getattr(cost, field), f"layer {name!r}: {field}", f"{at}/{field}")
+    kept = cost.activation_bytes
+    if cost.selective_activation_bytes is not None:
+        kept = cost.selective_activation_bytes
+        check_number(
+            kept,
+            f"layer {name!r}: selective_activation_bytes (a part of activation_bytes)",
+            f"{at}/selective_activation_bytes",
+            high=cost.activation_bytes,
+        )
+    check_number(
+        cost.sequence_activation_bytes,
+        f"layer {name!r}: sequence_activation_bytes (a part of what is kept, also under selective recomputation)",
+        f"{at}/sequence_activation_bytes",
+        high=kept,
+    )
+    check_number(
+        cost.selective_recompute_s,
+        f"layer {name!r}: selective_recompute_s (a part of forward_s)",
+        f"{at}/selective_recompute_s",
+        high=cost.forward_s,
+    )
 
 
 def check_workload(workload: Training | Inference, num_devices: int) -> None:
@@ -283,9 +321,20 @@ def check_workload(workload: Training | Inference, num_devices: int) -> None:
             )
     if workload.sequence_length is not None:
         check_number(workload.sequence_length, "sequence_length", f"{at}/sequence_length", low=1, high=MAX_COUNT)
-    check_number(
-        workload.tensor, "tensor degree (bounded by the number of devices)", f"{at}/tensor", low=1, high=num_devices
-    )
+    for field in ("tensor", "context", "expert"):
+        check_number(
+            getattr(workload, field),
+            f"{field} degree (bounded by the number of devices)",
+            f"{at}/{field}",
+            low=1,
+            high=num_devices,
+        )
+    if workload.tensor * workload.context > num_devices:
+        raise InputError(
+            f"tensor degree {workload.tensor} x context degree {workload.context} is more than the {num_devices} "
+            "devices of the cluster: lower one of them",
+            pointer=f"{at}/context",
+        )
     for field in ("weight_bytes_per_parameter", "gradient_bytes_per_parameter", "optimizer_bytes_per_parameter"):
         if hasattr(workload, field):
             check_number(getattr(workload, field), field, f"{at}/{field}", high=1024)

@@ -27,7 +27,8 @@ class DeviceType:
     """A kind of device, with the figures that an analytic profile needs.
 
     `peak_flops_per_s` is dense (no sparsity) per dtype. `reserved_bytes` is memory that a process never gets for
-    tensors: context, libraries, fragmentation. `source` says where the figures come from.
+    tensors: context, libraries, fragmentation. `host_bandwidth_bytes_per_s` is that of the link to the host's memory,
+    per direction, where optimizer state can be offloaded to. `source` says where the figures come from.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -38,6 +39,7 @@ class DeviceType:
     reserved_bytes: int = 0
     peak_flops_per_s: dict[str, float] | None = None
     memory_bandwidth_bytes_per_s: float | None = None
+    host_bandwidth_bytes_per_s: float | None = None
     source: str = ""
 
 

@@ -28,6 +28,12 @@ class Layer:
     expected number of executions per sample. `entry` is the module at whose beginning the layer starts, where that is
     not the module that gives the layer its id (a final norm before `lm_head`): engines split there. Frozen layers
     (`trainable=False`) hold no gradient and no optimizer state.
+
+    `expert_parameter_bytes` is the part of the divided parameters that belongs to routed experts: an expert degree
+    divides it. `expert_dispatch_bytes_per_sample` are the rows that one sample sends to its experts in a forward pass
+    (tokens x experts per token x row bytes); the results that come back are as many. `context_bytes_per_sample` are the
+    keys and values of one sample, which context parallelism passes around its group; `kv_bytes_per_token` those of one
+    token that generating text keeps (0 for attention without a cache).
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -37,6 +43,10 @@ class Layer:
     parameter_bytes: int = 0
     replicated_parameter_bytes: int = 0
     tensor_collective_bytes_per_sample: int = 0
+    expert_parameter_bytes: int = 0
+    expert_dispatch_bytes_per_sample: int = 0
+    context_bytes_per_sample: int = 0
+    kv_bytes_per_token: int = 0
     trainable: bool = True
     visits: float = 1.0
     entry: str = ""

@@ -18,6 +18,12 @@ class LayerCost:
     Seconds are compute only, collectives and transfers are priced by `planner.costs`. `activation_bytes` is what is
     kept from the forward until the backward pass; `workspace_bytes` is needed while the layer runs.
     `optimizer_s` is the optimizer step of the layer's parameters, once per iteration.
+
+    `selective_activation_bytes` is what is kept when the attention core is recomputed, `selective_recompute_s` how
+    long that takes (Korthikanti et al. 2022, section 5); None where selective recomputation is not offered: the layer
+    then keeps everything. `sequence_activation_bytes` is the part of the kept bytes outside the tensor-parallel
+    products (norms, dropouts, their inputs): sequence parallelism divides it, without it every member keeps it whole.
+    Like all others it is counted for one member with sequence parallelism.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -28,6 +34,9 @@ class LayerCost:
     backward_weight_s: float | None = None
     activation_bytes: int = 0
     workspace_bytes: int = 0
+    selective_activation_bytes: int | None = None
+    selective_recompute_s: float = 0.0
+    sequence_activation_bytes: int = 0
     optimizer_s: float = 0.0
 
 

@@ -20,9 +20,14 @@ class Communication(StrEnum):
 
 
 class Recomputation(StrEnum):
-    """What is recomputed in the backward pass: nothing, or every layer from its kept inputs."""
+    """What is recomputed in the backward pass: nothing, the attention core alone, or every layer from its kept inputs.
+
+    `selective`: scores, softmax and their products with the values (Korthikanti et al. 2022, section 5). Layers whose
+    costs do not say what that saves keep everything.
+    """
 
     NONE = "none"
+    SELECTIVE = "selective"
     FULL = "full"
 
 
@@ -38,8 +43,12 @@ class Training:
     """Synchronous training: `global_batch_size` samples per iteration, exactly.
 
     `microbatch_size` and `num_microbatches` are searched where they are None. Bytes per parameter are those of the
-    weights, the gradients and the optimizer state (master weights included). `tensor`, `zero` and `recomputation`
-    are given, priced and not searched.
+    weights, the gradients and the optimizer state (master weights included).
+
+    `context` devices share the tokens of each sample, `expert` ones the weights of routed experts.
+    `sequence_parallel`: a tensor-parallel group divides what lies between its products too. `reshard`: under ZeRO 3
+    weights are freed after each pass and gathered again for the next; without it they are gathered once per iteration
+    and held. `offload_optimizer` keeps the optimizer state in the host's memory.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -55,7 +64,12 @@ class Training:
     recomputation: Recomputation = Recomputation.NONE
     communication: Communication = Communication.OVERLAPPED
     tensor: int = 1
+    sequence_parallel: bool = True
+    context: int = 1
+    expert: int = 1
     zero: int = 0
+    reshard: bool = True
+    offload_optimizer: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +86,8 @@ class Inference:
     weight_bytes_per_parameter: float = 4.0
     communication: Communication = Communication.OVERLAPPED
     tensor: int = 1
+    context: int = 1
+    expert: int = 1
 
 
 Workload = Training | Inference

@@ -26,6 +26,23 @@ def ring_gather_s(num_bytes: Number, members: int, route: Route | None) -> Numbe
     return ring_all_reduce_s(num_bytes, members, route) / 2
 
 
+def all_to_all_s(num_bytes: Number, members: int, route: Route | None) -> Number:
+    """Seconds in which each of `members` spreads `num_bytes` evenly over all: an (n-1)/n part leaves the device.
+
+    One message per other member, one after the other.
+    """
+    if members < 2 or route is None:
+        return 0.0 * num_bytes
+    others = members - 1
+    return (num_bytes > 0) * others * route.latency_s + others * num_bytes / (members * route.bandwidth_bytes_per_s)
+
+
+def ring_pass_s(num_bytes: Number, members: int, route: Route | None) -> Number:
+    """Seconds in which the parts of `members`, `num_bytes` together, go around their ring once: (n-1) steps of n-th
+    parts (ring attention: Liu et al. 2023, arXiv 2310.01889). The traffic of an all-gather."""
+    return ring_gather_s(num_bytes, members, route)
+
+
 def ring_route(problem: Problem, members: Sequence[str]) -> Route | None:
     """The slowest route between neighbours of the ring over `members`, in their order; None for one member."""
     if len(set(members)) < 2:
@@ -34,12 +51,30 @@ def ring_route(problem: Problem, members: Sequence[str]) -> Route | None:
     return slowest(problem, [(a, b) for a, b in pairs if a != b])
 
 
+def tensor_groups(group: Group, tensor: int) -> list[Group]:
+    """The tensor-parallel groups of one replica: `tensor` consecutive devices each, one per part of the context."""
+    return [group[k : k + tensor] for k in range(0, len(group), tensor)]
+
+
 def replica_ring_route(problem: Problem, replicas: Sequence[Group]) -> Route | None:
     """The slowest of the rings that join the k-th devices of all replicas (gradient all-reduce)."""
     if len(replicas) < 2:
         return None
     rings = [[group[k] for group in replicas] for k in range(len(replicas[0]))]
     return _slower([ring_route(problem, ring) for ring in rings])
+
+
+def expert_routes(problem: Problem, groups: Sequence[Group], expert: int) -> tuple[Route | None, Route | None]:
+    """The slowest route inside the expert groups (`expert` consecutive ones of the tensor-parallel `groups`), and among
+    the groups that hold the same experts. Routes are widest paths, so that no pair is slower than a ring's neighbours.
+    """
+    if expert == 1:
+        return None, None
+    inside = [groups[k : k + expert] for k in range(0, len(groups), expert)]
+    return (
+        _slower([replica_ring_route(problem, members) for members in inside]),
+        _slower([replica_ring_route(problem, groups[k::expert]) for k in range(expert)]),
+    )
 
 
 def pipe_route(problem: Problem, senders: Sequence[Group], receivers: Sequence[Group]) -> Route:

@@ -21,14 +21,22 @@ CANNOT_RUN_S = 1e20
 class LayerPrices:
     """Per layer position: seconds and bytes of one microbatch on one member of the device group.
 
-    `forward_s` is `UNSUPPORTED_S` for a layer that the device type cannot run. Lists are in graph order.
+    `forward_s` is `UNSUPPORTED_S` for a layer that the device type cannot run. `backward_input_s` and
+    `backward_weight_s` are the parts of a split backward pass (`_split`). `selective_*` are the bytes kept and the
+    seconds added under selective recomputation; `expert_optimizer_s` is the experts' part of `optimizer_s`, by their
+    share of the layer's parameters. Lists are in graph order.
     """
 
     forward_s: list[float]
     backward_s: list[float]
+    backward_input_s: list[float]
+    backward_weight_s: list[float]
     optimizer_s: list[float]
     activation_bytes: list[int]
     workspace_bytes: list[int]
+    selective_bytes: list[int]
+    selective_s: list[float]
+    expert_optimizer_s: list[float]
 
 
 def layer_prices(problem: Problem, device_type: str, samples: float, tensor: int) -> LayerPrices:
@@ -44,22 +52,57 @@ def layer_prices(problem: Problem, device_type: str, samples: float, tensor: int
     rows = [_interpolate(tables, layer.id, samples) for layer in index.layers]
     backward = [flag and problem.training is not None for flag in index.runs_backward]
     visits = [layer.visits for layer in index.layers]
+    whole = tensor // divide if _keeps_whole(problem) else None
+    backward_s = [
+        _backward_seconds(r, layer) * layer.visits / divide if runs else 0.0
+        for r, layer, runs in zip(rows, index.layers, backward, strict=True)
+    ]
+    split = [
+        _split(r, layer, layer.visits / divide, b) for r, layer, b in zip(rows, index.layers, backward_s, strict=True)
+    ]
+    optimizer_s = [
+        r.optimizer_s / divide if problem.training and layer.trainable else 0.0
+        for r, layer in zip(rows, index.layers, strict=True)
+    ]
     return LayerPrices(
         forward_s=[r.forward_s * v / divide for r, v in zip(rows, visits, strict=True)],
-        backward_s=[
-            _backward_seconds(r, layer) * layer.visits / divide if runs else 0.0
-            for r, layer, runs in zip(rows, index.layers, backward, strict=True)
-        ],
-        optimizer_s=[
-            r.optimizer_s / divide if problem.training and layer.trainable else 0.0
-            for r, layer in zip(rows, index.layers, strict=True)
-        ],
+        backward_s=backward_s,
+        backward_input_s=[input_s for input_s, _ in split],
+        backward_weight_s=[weight_s for _, weight_s in split],
+        optimizer_s=optimizer_s,
         activation_bytes=[
-            math.ceil(r.activation_bytes * v / divide) if runs else 0
+            _kept(r.activation_bytes, r, v, divide, whole) if runs else 0
             for r, v, runs in zip(rows, visits, backward, strict=True)
         ],
         workspace_bytes=[math.ceil(r.workspace_bytes / divide) for r in rows],
+        selective_bytes=[
+            _kept(r.selective_bytes, r, v, divide, whole) if runs else 0
+            for r, v, runs in zip(rows, visits, backward, strict=True)
+        ],
+        selective_s=[
+            r.selective_s * v / divide if runs else 0.0 for r, v, runs in zip(rows, visits, backward, strict=True)
+        ],
+        expert_optimizer_s=[
+            seconds * layer.expert_parameter_bytes / max(1, layer.parameter_bytes)
+            for seconds, layer in zip(optimizer_s, index.layers, strict=True)
+        ],
     )
+
+
+def _keeps_whole(problem: Problem) -> bool:
+    """Whether what lies between the products is kept whole by every member of a tensor-parallel group."""
+    return problem.training is not None and not problem.training.sequence_parallel
+
+
+def _kept(num_bytes: float, row: _Row, visits: float, divide: int, whole: int | None) -> int:
+    """Kept bytes of one member. `whole` is the tensor degree of the table where sequence parallelism is off.
+
+    Then the sequence part is that of all members together: the table's, times its degree.
+    """
+    if whole is None:
+        return math.ceil(num_bytes * visits / divide)
+    divided = (num_bytes - row.sequence_bytes) / divide
+    return math.ceil((divided + row.sequence_bytes * whole) * visits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,18 +110,26 @@ class _Row:
     forward_s: float
     backward_s: float
     backward_input_s: float | None
+    backward_weight_s: float | None
     optimizer_s: float
     activation_bytes: float
     workspace_bytes: float
+    selective_bytes: float
+    selective_s: float
+    sequence_bytes: float
 
 
 _UNSUPPORTED = _Row(
     forward_s=UNSUPPORTED_S,
     backward_s=0.0,
     backward_input_s=None,
+    backward_weight_s=None,
     optimizer_s=0.0,
     activation_bytes=0,
     workspace_bytes=0,
+    selective_bytes=0,
+    selective_s=0.0,
+    sequence_bytes=0,
 )
 
 
@@ -126,15 +177,28 @@ def _mix(a: LayerCost, b: LayerCost, weight: float, share: float) -> _Row:
     def affine(x: float, y: float) -> float:
         return max(0.0, x + weight * (y - x)) * share
 
-    split = a.backward_input_s is not None and b.backward_input_s is not None
+    def measured(x: float | None, y: float | None) -> float | None:
+        return None if x is None or y is None else affine(x, y)
+
+    activation, forward = affine(a.activation_bytes, b.activation_bytes), affine(a.forward_s, b.forward_s)
+    selective = min(activation, affine(_selective_bytes(a), _selective_bytes(b)))
     return _Row(
-        forward_s=affine(a.forward_s, b.forward_s),
+        forward_s=forward,
         backward_s=affine(a.backward_s, b.backward_s),
-        backward_input_s=affine(a.backward_input_s or 0.0, b.backward_input_s or 0.0) if split else None,
+        backward_input_s=measured(a.backward_input_s, b.backward_input_s),
+        backward_weight_s=measured(a.backward_weight_s, b.backward_weight_s),
         optimizer_s=max(a.optimizer_s, b.optimizer_s),
-        activation_bytes=affine(a.activation_bytes, b.activation_bytes),
+        activation_bytes=activation,
         workspace_bytes=affine(a.workspace_bytes, b.workspace_bytes),
+        selective_bytes=selective,
+        selective_s=min(forward, affine(a.selective_recompute_s, b.selective_recompute_s)),
+        sequence_bytes=min(selective, affine(a.sequence_activation_bytes, b.sequence_activation_bytes)),
     )
+
+
+def _selective_bytes(cost: LayerCost) -> int:
+    """Kept under selective recomputation: everything where it is not offered."""
+    return cost.activation_bytes if cost.selective_activation_bytes is None else cost.selective_activation_bytes
 
 
 def _backward_seconds(row: _Row, layer: Layer) -> float:
@@ -142,3 +206,19 @@ def _backward_seconds(row: _Row, layer: Layer) -> float:
     if layer.trainable or row.backward_input_s is None:
         return row.backward_s
     return row.backward_input_s
+
+
+def _split(row: _Row, layer: Layer, scale: float, whole_s: float) -> tuple[float, float]:
+    """Seconds of I and W, of a layer whose unsplit backward takes `whole_s`; `scale` is visits over divisor.
+
+    Nothing to train: all in I. Measured parts count, but together at least the whole (measured splits take 6 to 9 %
+    more); one part missing: the rest of the whole. Nothing measured: half of the whole each.
+    """
+    if not whole_s or not layer.trainable or not layer.parameter_bytes:
+        return whole_s, 0.0
+    known_input, known_weight = row.backward_input_s, row.backward_weight_s
+    if known_input is not None:
+        input_s = known_input * scale
+        return input_s, max(0.0, whole_s - input_s, (known_weight or 0.0) * scale)
+    weight_s = whole_s / 2 if known_weight is None else known_weight * scale
+    return max(0.0, whole_s - weight_s), weight_s

@@ -28,19 +28,22 @@ class Intervals:
         self.index = problem.index
         layers, runs = self.index.layers, self.index.runs_backward
         repeated, repeated_trainable, self._outside = _tied(problem)
-        collectives = [layer.tensor_collective_bytes_per_sample for layer in layers]
         self._tensors = tensor_sums(self.index)
         self._parameters = _int_sums([x.parameter_bytes for x in layers]) - repeated
         self._replicated = _int_sums([x.replicated_parameter_bytes for x in layers])
         self._trainable = _int_sums([x.parameter_bytes * x.trainable for x in layers]) - repeated_trainable
         self._trainable_replicated = _int_sums([x.replicated_parameter_bytes * x.trainable for x in layers])
-        self._collectives = _int_sums(collectives)
-        self._collectives_back = _int_sums([size * r for size, r in zip(collectives, runs, strict=True)])
+        self._experts = _int_sums([x.expert_parameter_bytes for x in layers])
+        self._trainable_experts = _int_sums([x.expert_parameter_bytes * x.trainable for x in layers])
+        self._collectives = self._both_passes([x.tensor_collective_bytes_per_sample for x in layers])
+        self._dispatch = self._both_passes([x.expert_dispatch_bytes_per_sample for x in layers])
+        self._context = self._both_passes([x.context_bytes_per_sample for x in layers])
         self._runs_backward = _int_sums([int(flag) for flag in runs]) > 0
 
     def parts(self, prices: LayerPrices, samples: int) -> StageParts:
         """With these prices of the layers, at a microbatch size. O(n^2)."""
-        tensors = self._tensors
+        tensors, activations = self._tensors, _int_sums(prices.activation_bytes)
+        saved = [a - b for a, b in zip(prices.activation_bytes, prices.selective_bytes, strict=True)]
         return StageParts(
             forward_s=_sums(prices.forward_s),
             backward_s=_sums(prices.backward_s),
@@ -50,9 +53,9 @@ class Intervals:
             trainable_bytes=self._trainable,
             trainable_replicated_bytes=self._trainable_replicated,
             tied_bytes=self._outside,
-            collective_bytes=samples * self._collectives,
-            collective_backward_bytes=samples * self._collectives_back,
-            activation_bytes=_int_sums(prices.activation_bytes),
+            collective_bytes=samples * self._collectives[0],
+            collective_backward_bytes=samples * self._collectives[1],
+            activation_bytes=activations,
             kept_input_bytes=samples * tensors.kept,
             largest_activation_bytes=_running_max(prices.activation_bytes),
             workspace_bytes=_running_max(prices.workspace_bytes),
@@ -61,7 +64,22 @@ class Intervals:
             send_bytes=samples * tensors.sent,
             send_gradient_bytes=samples * tensors.received_back,
             runs_backward=self._runs_backward,
+            selective_bytes=activations - _int_sums(saved) if any(saved) else activations,
+            selective_s=_sums(prices.selective_s),
+            largest_selective_bytes=_running_max(saved),
+            expert_bytes=self._experts,
+            trainable_expert_bytes=self._trainable_experts,
+            expert_optimizer_s=_sums(prices.expert_optimizer_s),
+            dispatch_bytes=samples * self._dispatch[0],
+            dispatch_backward_bytes=samples * self._dispatch[1],
+            context_bytes=samples * self._context[0],
+            context_backward_bytes=samples * self._context[1],
         )
+
+    def _both_passes(self, volumes: Sequence[int]) -> tuple[Array, Array]:
+        """Sums of the layers' volumes, and of those of the layers that run a backward pass."""
+        runs = self.index.runs_backward
+        return _int_sums(volumes), _int_sums([size * r for size, r in zip(volumes, runs, strict=True)])
 
 
 def interval_parts(problem: Problem, prices: LayerPrices, samples: int) -> StageParts:
@@ -85,7 +103,8 @@ def _from_each_start(values: Sequence[float], dtype: type) -> Array:
     """Row i: the values, with zeros before i. Entry [i, j] is value j-1, so that a row's totals end before layer j."""
     n = len(values)
     rows: Array = np.zeros((n + 1, n + 1), dtype=dtype)
-    rows[:, 1:] = np.triu(np.broadcast_to(np.asarray(values, dtype=dtype), (n + 1, n)))
+    if any(values):
+        rows[:, 1:] = np.triu(np.broadcast_to(np.asarray(values, dtype=dtype), (n + 1, n)))
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -24,28 +25,31 @@ def memory_bytes(
     zero: int,
     recomputation: Recomputation,
     in_flight: Number,
+    context: int = 1,
+    expert: int = 1,
+    reshard: bool = True,
 ) -> dict[str, Number]:
     """Bytes by purpose, keyed like `MemoryParts` without total and limit.
 
-    `replicas` is the data-parallel degree that ZeRO divides by, `sharers` the number of replicas that split one
-    microbatch, `in_flight` the microbatches whose activations are held. ZeRO stage 1 divides the optimizer state by
-    the replicas, 2 also the gradients, 3 also the weights (Rajbhandari et al. 2020). Rounding is up.
+    `sharers` is the number of replicas that split one microbatch, `in_flight` the microbatches whose activations are
+    held. The data-parallel group of the weights has `replicas * context` members; experts' weights are divided by
+    `expert` and replicated over the rest. ZeRO stage 1 divides the optimizer state by the group, 2 also the gradients,
+    3 with `reshard` also the weights (Rajbhandari et al. 2020). Rounding is up.
     """
-    held = _ceil_div(parts.parameter_bytes - parts.replicated_bytes, tensor) + parts.replicated_bytes
-    trained = (
-        _ceil_div(parts.trainable_bytes - parts.trainable_replicated_bytes, tensor) + parts.trainable_replicated_bytes
+    held = _Parameters.of(parts.parameter_bytes, parts.replicated_bytes, parts.expert_bytes, tensor, expert)
+    trained = _Parameters.of(
+        parts.trainable_bytes, parts.trainable_replicated_bytes, parts.trainable_expert_bytes, tensor, expert
     )
-    size = DTYPE_BYTES[dtype]
-    kept, transient = _activations(parts, workload, recomputation, tensor, sharers, in_flight)
-    share = tensor * sharers
-    bpp = _bytes_per_parameter(workload)
+    scale = _Scale(DTYPE_BYTES[dtype], replicas * context, expert)
+    weights, gradients, optimizer = _bytes_per_parameter(workload)
+    kept = in_flight * kept_bytes_per_microbatch(parts, workload, recomputation, tensor, sharers, context)
     return {
-        "weights_bytes": _scaled(held, bpp[0], size, replicas if zero >= 3 else 1),
-        "gradients_bytes": _scaled(trained, bpp[1], size, replicas if zero >= 2 else 1),
-        "optimizer_bytes": _scaled(trained, bpp[2], size, replicas if zero >= 1 else 1),
-        "activations_bytes": kept + transient,
-        "workspace_bytes": parts.workspace_bytes,
-        "buffers_bytes": _ceil_div(parts.receive_bytes, share) + _buffered_gradients(parts, workload, share),
+        "weights_bytes": scale.bytes(held, weights, divided=zero >= 3 and reshard),
+        "gradients_bytes": scale.bytes(trained, gradients, divided=zero >= 2),
+        "optimizer_bytes": scale.bytes(trained, optimizer, divided=zero >= 1),
+        "activations_bytes": kept + _recomputed_layer(parts, workload, recomputation),
+        "workspace_bytes": parts.workspace_bytes + _recomputed_core(parts, workload, recomputation),
+        "buffers_bytes": _buffers(parts, workload, _boundary_share(workload, tensor, sharers, context)),
     }
 
 
@@ -55,47 +59,89 @@ def total_bytes(parts: dict[str, Number]) -> Number:
 
 
 def kept_bytes_per_microbatch(
-    parts: StageParts, workload: Training | Inference, recomputation: Recomputation, tensor: int, sharers: int
-) -> Number:
-    """What one microbatch in flight holds from its forward to its backward pass."""
-    if not isinstance(workload, Training):
-        return 0 * parts.activation_bytes
-    if recomputation is Recomputation.FULL:
-        return _ceil_div(parts.kept_input_bytes, tensor * sharers)
-    return parts.activation_bytes
-
-
-def _activations(
     parts: StageParts,
     workload: Training | Inference,
     recomputation: Recomputation,
     tensor: int,
     sharers: int,
-    in_flight: Number,
-) -> tuple[Number, Number]:
-    """Kept bytes of all microbatches in flight, and what recomputing one layer needs besides."""
-    kept = in_flight * kept_bytes_per_microbatch(parts, workload, recomputation, tensor, sharers)
+    context: int = 1,
+) -> Number:
+    """What one microbatch in flight holds from its forward to its backward pass."""
+    if not isinstance(workload, Training):
+        return 0 * parts.activation_bytes
+    if recomputation is Recomputation.FULL:
+        return ceil_div(parts.kept_input_bytes, _boundary_share(workload, tensor, sharers, context))
+    return parts.selective_bytes if recomputation is Recomputation.SELECTIVE else parts.activation_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameters:
+    """Parameter bytes on one device, in the profile's dtype: those of every data-parallel member, and experts'."""
+
+    dense: Number
+    expert: Number
+
+    @classmethod
+    def of(cls, whole: Number, replicated: Number, experts: Number, tensor: int, expert: int) -> _Parameters:
+        """What one member of the tensor-parallel and of the expert group holds."""
+        if expert == 1:  # one kind of parameters: rounded once
+            return cls(ceil_div(whole - replicated, tensor) + replicated, 0)
+        return cls(ceil_div(whole - replicated - experts, tensor) + replicated, ceil_div(experts, tensor * expert))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """From parameter bytes to bytes of one purpose; `members` form the data-parallel group."""
+
+    itemsize: int
+    members: int
+    expert: int
+
+    def bytes(self, parameters: _Parameters, per_parameter: Fraction, *, divided: bool) -> Number:
+        """At `per_parameter` bytes each, `divided` by the members that hold the same ones."""
+        dense = self._scaled(parameters.dense, per_parameter, self.members if divided else 1)
+        if self.expert == 1:
+            return dense
+        return dense + self._scaled(parameters.expert, per_parameter, self.members // self.expert if divided else 1)
+
+    def _scaled(self, parameter_bytes: Number, per_parameter: Fraction, divide: int) -> Number:
+        return ceil_div(parameter_bytes * per_parameter.numerator, self.itemsize * per_parameter.denominator * divide)
+
+
+def _boundary_share(workload: Training | Inference, tensor: int, sharers: int, context: int) -> int:
+    """Over how many devices a tensor between layers is spread. Without sequence parallelism it is whole in a group."""
+    whole = isinstance(workload, Training) and not workload.sequence_parallel
+    return sharers * context * (1 if whole else tensor)
+
+
+def _recomputed_layer(parts: StageParts, workload: Training | Inference, recomputation: Recomputation) -> Number:
+    """What recomputing one layer at a time needs besides the kept inputs."""
     again = recomputation is Recomputation.FULL and isinstance(workload, Training)
-    return kept, (parts.largest_activation_bytes if again else 0)
+    return parts.largest_activation_bytes if again else 0
 
 
-def _buffered_gradients(parts: StageParts, workload: Training | Inference, share: int) -> Number:
-    return _ceil_div(parts.receive_gradient_bytes, share) if isinstance(workload, Training) else 0
+def _recomputed_core(parts: StageParts, workload: Training | Inference, recomputation: Recomputation) -> Number:
+    """What recomputing one layer's attention core at a time brings back."""
+    again = recomputation is Recomputation.SELECTIVE and isinstance(workload, Training)
+    return parts.largest_selective_bytes if again else 0
+
+
+def _buffers(parts: StageParts, workload: Training | Inference, share: int) -> Number:
+    """One microbatch of received activations and, in training, one of received gradients."""
+    received = ceil_div(parts.receive_bytes, share)
+    return received + (ceil_div(parts.receive_gradient_bytes, share) if isinstance(workload, Training) else 0)
 
 
 def _bytes_per_parameter(workload: Training | Inference) -> tuple[Fraction, Fraction, Fraction]:
+    """Bytes of weights, gradients and optimizer state that the device holds per parameter."""
     values = [workload.weight_bytes_per_parameter, 0.0, 0.0]
     if isinstance(workload, Training):
-        values[1:] = [workload.gradient_bytes_per_parameter, workload.optimizer_bytes_per_parameter]
-    weights, gradients, optimizer = (Fraction(v).limit_denominator(MAX_DENOMINATOR) for v in values)
-    return weights, gradients, optimizer
+        optimizer = 0.0 if workload.offload_optimizer else workload.optimizer_bytes_per_parameter
+        values[1:] = [workload.gradient_bytes_per_parameter, optimizer]
+    weights, gradients, optimizer_state = (Fraction(v).limit_denominator(MAX_DENOMINATOR) for v in values)
+    return weights, gradients, optimizer_state
 
 
-def _scaled(parameter_bytes: Number, per_parameter: Fraction, itemsize: int, divide: int) -> Number:
-    """Bytes of `parameter_bytes / itemsize` parameters at `per_parameter` bytes each, divided by the group."""
-    return _ceil_div(parameter_bytes * per_parameter.numerator, itemsize * per_parameter.denominator * divide)
-
-
-def _ceil_div(a: Any, b: int) -> Any:
+def ceil_div(a: Any, b: int) -> Any:
     """Rounded up, for ints and integer arrays."""
     return -(-a // b)

@@ -7,11 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from planner.cluster import DeviceKind, Route
-from planner.costs.communication import pipe_route, replica_ring_route, ring_route, slowest
+from planner.costs.communication import (
+    expert_routes,
+    pipe_route,
+    replica_ring_route,
+    ring_route,
+    slowest,
+    tensor_groups,
+)
 from planner.costs.compute import LayerPrices, layer_prices
-from planner.costs.memory import kept_bytes_per_microbatch, memory_bytes, total_bytes
+from planner.costs.memory import kept_bytes_per_microbatch, total_bytes
 from planner.costs.parts import StageParts, carries_gradient, parts_of
-from planner.costs.stage import StageSeconds, StageSetting, stage_seconds, tied_all_reduce_s
+from planner.costs.stage import StageSeconds, StageSetting, stage_memory, stage_seconds, tied_all_reduce_s
 from planner.errors import InputError
 from planner.plan import Plan, Stage
 from planner.problem import Problem
@@ -120,14 +127,14 @@ class CostModel:
 
     def _stage(self, plan: Plan, shape: PipelineShape, number: int, stage_of: list[int]) -> PricedStage:
         stage = plan.stages[number]
-        check_degrees(stage, number)
         sharers = 1 if plan.replica_mode is ReplicaMode.DEALT else len(stage.replicas)
+        check_degrees(stage, number, sharers)
         layers = tuple(self.problem.index.positions(stage.layers))
         by_type = {
             kind: self._on_type(kind, stage, layers, sharers, plan.microbatch_size)
             for kind in sorted({self.problem.devices[d].type for group in stage.replicas for d in group})
         }
-        kind, (parts, seconds) = max(by_type.items(), key=lambda item: _slowness(item[1][1]))
+        kind, (setting, parts, seconds) = max(by_type.items(), key=lambda item: _slowness(item[1][2]))
         in_flight = SCHEDULES[plan.schedule].in_flight(shape, number)
         return PricedStage(
             stage=stage,
@@ -139,23 +146,26 @@ class CostModel:
             is_cpu=self._is_cpu[kind],
             tied_s=self._tied_s(plan, number, stage_of),
             kept_bytes=kept_bytes_per_microbatch(
-                parts, self.problem.workload, stage.recomputation, stage.tensor, sharers
+                parts, self.problem.workload, stage.recomputation, stage.tensor, sharers, stage.context
             ),
-            transient_bytes=self._memory(parts, stage, kind, sharers, 0)["activations_bytes"],
+            transient_bytes=stage_memory(self.problem, parts, setting, 0)["activations_bytes"],
             in_flight=in_flight,
-            memory=self._memory_parts(parts, stage, kind, sharers, in_flight),
+            memory=self._memory_parts(parts, stage, setting, in_flight),
         )
 
     def _on_type(
         self, kind: str, stage: Stage, layers: Sequence[int], sharers: int, microbatch_size: int
-    ) -> tuple[StageParts, StageSeconds]:
+    ) -> tuple[StageSetting, StageParts, StageSeconds]:
         if kind not in self.problem.profile_of:
             raise InputError(f"device type {kind!r} has no profile: profile it, or keep its devices idle")
-        prices = self.layer_prices(kind, microbatch_size / sharers, stage.tensor)
+        prices = self.layer_prices(kind, microbatch_size / (sharers * stage.context), stage.tensor)
         parts = parts_of(self.problem, prices, layers, microbatch_size)
-        return parts, stage_seconds(self.problem, parts, self._setting(kind, stage, sharers))
+        setting = self._setting(kind, stage, sharers)
+        return setting, parts, stage_seconds(self.problem, parts, setting)
 
     def _setting(self, kind: str, stage: Stage, sharers: int) -> StageSetting:
+        groups = [group for replica in stage.replicas for group in tensor_groups(replica, stage.tensor)]
+        inside, among = expert_routes(self.problem, groups, stage.expert)
         return StageSetting(
             device_type=kind,
             tensor=stage.tensor,
@@ -163,25 +173,18 @@ class CostModel:
             sharers=sharers,
             zero=stage.zero,
             recomputation=stage.recomputation,
-            group_route=ring_route(self.problem, stage.replicas[0]),
-            replica_route=replica_ring_route(self.problem, stage.replicas),
+            group_route=ring_route(self.problem, groups[0]),
+            replica_route=replica_ring_route(self.problem, groups),
+            context=stage.context,
+            expert=stage.expert,
+            reshard=stage.reshard,
+            context_route=replica_ring_route(self.problem, groups[: stage.context]),
+            expert_route=inside,
+            expert_replica_route=among,
         )
 
-    def _memory(self, parts: StageParts, stage: Stage, kind: str, sharers: int, in_flight: int) -> dict[str, int]:
-        return memory_bytes(
-            parts,
-            self.problem.workload,
-            dtype=self.problem.profile_of[kind].dtype,
-            tensor=stage.tensor,
-            replicas=len(stage.replicas),
-            sharers=sharers,
-            zero=stage.zero,
-            recomputation=stage.recomputation,
-            in_flight=in_flight,
-        )
-
-    def _memory_parts(self, parts: StageParts, stage: Stage, kind: str, sharers: int, in_flight: int) -> MemoryParts:
-        by_purpose = self._memory(parts, stage, kind, sharers, in_flight)
+    def _memory_parts(self, parts: StageParts, stage: Stage, setting: StageSetting, in_flight: int) -> MemoryParts:
+        by_purpose = stage_memory(self.problem, parts, setting, in_flight)
         limit = min(self.problem.memory_limits[d] for group in stage.replicas for d in group)
         return MemoryParts(**by_purpose, total_bytes=total_bytes(by_purpose), limit_bytes=limit)
 
@@ -216,7 +219,7 @@ class CostModel:
             forward_bytes=samples * sum(index.tensors[t].bytes_per_sample for t in tensors),
             backward_bytes=samples * sum(index.tensors[t].bytes_per_sample for t in back),
             route=self._dealt_route(a, b) if dealt else pipe_route(self.problem, a.replicas, b.replicas),
-            share=replicas * min(a.tensor, b.tensor),
+            share=replicas * min(a.tensor, b.tensor) * min(a.context, b.context),
         )
 
     def _dealt_route(self, a: Stage, b: Stage) -> Route:
@@ -246,14 +249,19 @@ def tied_between_stages(problem: Problem, stage_of: Sequence[int]) -> list[tuple
     return found
 
 
-def check_degrees(stage: Stage, number: int) -> None:
-    """Degrees that have no price yet are refused rather than ignored."""
-    for name, degree in (("context", stage.context), ("expert", stage.expert)):
-        if degree != 1:
-            raise InputError(
-                f"stage {number} has {name} degree {degree}: this version prices degree 1 only; set it to 1",
-                pointer=f"/plan/stages/{number}/{name}",
-            )
+def check_degrees(stage: Stage, number: int, sharers: int) -> None:
+    """The expert degree divides the tensor-parallel groups that run a microbatch together.
+
+    `sharers` replicas split each microbatch: with dealt ones, which run different microbatches, experts are spread
+    inside one replica only.
+    """
+    groups = sharers * stage.context
+    if groups % stage.expert:
+        raise InputError(
+            f"stage {number} has expert degree {stage.expert}, but {groups} tensor-parallel groups run a microbatch "
+            f"together (context {stage.context} x {sharers} replicas that split it): use one that divides {groups}",
+            pointer=f"/plan/stages/{number}/expert",
+        )
 
 
 def _slowness(seconds: StageSeconds) -> float:

@@ -27,6 +27,11 @@ class StageParts:
     at a time). `receive_bytes` are the distinct tensors read from outside, `send_bytes` the distinct tensors read by
     others, per microbatch of the whole stage; `*_gradient_*` the same for gradients in the backward pass.
     `tied_bytes` are trainable parameters of which another stage holds a trainable copy too.
+
+    `selective_bytes` is what selective recomputation keeps of `activation_bytes`, `selective_s` its recomputation,
+    `largest_selective_bytes` what the layer that saves most brings back while it is recomputed. `expert_*` are the
+    parts of the parameters and of the optimizer step that an expert degree divides. `dispatch_*` (rows sent to experts) and
+    `context_*` (keys and values) are per microbatch of the whole stage, like `collective_*`.
     """
 
     forward_s: Number
@@ -48,12 +53,23 @@ class StageParts:
     send_bytes: Number
     send_gradient_bytes: Number
     runs_backward: Number
+    selective_bytes: Number
+    selective_s: Number
+    largest_selective_bytes: Number
+    expert_bytes: Number
+    trainable_expert_bytes: Number
+    expert_optimizer_s: Number
+    dispatch_bytes: Number
+    dispatch_backward_bytes: Number
+    context_bytes: Number
+    context_backward_bytes: Number
 
 
 def parts_of(problem: Problem, prices: LayerPrices, layers: Sequence[int], samples: int) -> StageParts:
     """The parts of one stage: `layers` are positions, `samples` the microbatch size of the whole stage."""
     index, members = problem.index, set(layers)
     inside = [index.layers[i] for i in layers]
+    trained = [index.layers[i] for i in layers if index.runs_backward[i]]
     tied = _tied_corrections(problem, members)
     reads = {t for i in layers for t in index.inputs[i]}
     received = [t for t in reads if index.tensors[t].source not in members]
@@ -68,8 +84,7 @@ def parts_of(problem: Problem, prices: LayerPrices, layers: Sequence[int], sampl
         trainable_replicated_bytes=sum(x.replicated_parameter_bytes for x in inside if x.trainable),
         tied_bytes=tied.shared_outside,
         collective_bytes=samples * sum(layer.tensor_collective_bytes_per_sample for layer in inside),
-        collective_backward_bytes=samples
-        * sum(index.layers[i].tensor_collective_bytes_per_sample for i in layers if index.runs_backward[i]),
+        collective_backward_bytes=samples * sum(layer.tensor_collective_bytes_per_sample for layer in trained),
         activation_bytes=sum(prices.activation_bytes[i] for i in layers),
         kept_input_bytes=samples * sum(index.tensors[t].bytes_per_sample for t in reads if _kept(index, t, members)),
         largest_activation_bytes=max(prices.activation_bytes[i] for i in layers),
@@ -79,6 +94,16 @@ def parts_of(problem: Problem, prices: LayerPrices, layers: Sequence[int], sampl
         send_bytes=_volume(index, sent, samples),
         send_gradient_bytes=_volume(index, (t for t in received if carries_gradient(index, t)), samples),
         runs_backward=any(index.runs_backward[i] for i in layers),
+        selective_bytes=sum(prices.selective_bytes[i] for i in layers),
+        selective_s=sum(prices.selective_s[i] for i in layers),
+        largest_selective_bytes=max(prices.activation_bytes[i] - prices.selective_bytes[i] for i in layers),
+        expert_bytes=sum(layer.expert_parameter_bytes for layer in inside),
+        trainable_expert_bytes=sum(layer.expert_parameter_bytes for layer in inside if layer.trainable),
+        expert_optimizer_s=sum(prices.expert_optimizer_s[i] for i in layers),
+        dispatch_bytes=samples * sum(layer.expert_dispatch_bytes_per_sample for layer in inside),
+        dispatch_backward_bytes=samples * sum(layer.expert_dispatch_bytes_per_sample for layer in trained),
+        context_bytes=samples * sum(layer.context_bytes_per_sample for layer in inside),
+        context_backward_bytes=samples * sum(layer.context_bytes_per_sample for layer in trained),
     )
 
 

@@ -301,7 +301,7 @@ class PartitionModel:
 
         terms = [_scaled(prices.layer(v, in_flight).memory_bytes, unit, self._x(v, slot)) for v in self.layers]
         terms += [_scaled(p.memory_bytes, unit, times) for p, times in self._shared(s, prices.unit)]
-        for field in ("workspace_bytes", "largest_activation_bytes"):
+        for field in ("workspace_bytes", "largest_activation_bytes", "largest_selective_bytes"):
             largest = [cost(field) * getattr(prices.layer_parts[v], field) / unit for v in self.layers]
             if any(largest):
                 terms.append(self._at_least(self._new(), (m * self._x(v, slot) for v, m in enumerate(largest) if m)))

@@ -36,6 +36,15 @@ LAYER_FIELDS = (
     "collective_bytes",
     "collective_backward_bytes",
     "activation_bytes",
+    "selective_bytes",
+    "selective_s",
+    "expert_bytes",
+    "trainable_expert_bytes",
+    "expert_optimizer_s",
+    "dispatch_bytes",
+    "dispatch_backward_bytes",
+    "context_bytes",
+    "context_backward_bytes",
 )
 """Parts that are sums over the layers of a stage."""
 

@@ -224,9 +224,7 @@ def test_a_cpu_pays_no_transfer_in_the_blocking_model() -> None:
     assert blocking_ends_s(on_cpu, plan_of(on_cpu, "0", "12")) == [0.0, 0.0]
 
 
-def test_degrees_without_a_price_are_refused() -> None:
+def test_an_expert_degree_needs_groups_that_run_a_microbatch_together() -> None:
     problem = problem_of()
-    with pytest.raises(InputError, match="stage 0 has context degree 2"):
-        plan_of(problem, "012", context=2)
-    with pytest.raises(InputError, match="stage 0 has expert degree 4"):
+    with pytest.raises(InputError, match="stage 0 has expert degree 4, but 1 tensor-parallel groups"):
         plan_of(problem, "012", expert=4)

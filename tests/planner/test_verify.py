@@ -97,7 +97,7 @@ SPOILED: dict[str, tuple[Callable[[Plan], Plan], str, str]] = {
         "'d1' is in stage 0 and again in stage 1",
     ),
     "options": (lambda p: replace(p, schedule_options={"depth": 3}), "price", "takes no options"),
-    "context": (lambda p: stage(p, 0, context=2, replicas=(("d0", "d1"),)), "price", "context degree 2"),
+    "expert": (lambda p: stage(p, 0, expert=3), "price", "expert degree 3"),
 }
 
 
