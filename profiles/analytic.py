@@ -125,6 +125,11 @@ def _cost(work: LayerWork, layer: Layer, rates: _Rates, size: int, tensor: int, 
             work.backward_flops * share, BACKWARD_WEIGHT_PASSES * weights, work.backward_moved_bytes * share
         ),
         activation_bytes=-(-work.activation_bytes * size // tensor),
+        selective_activation_bytes=(
+            None if work.selective_activation_bytes is None else -(-work.selective_activation_bytes * size // tensor)
+        ),
+        selective_recompute_s=rates.seconds(work.selective_flops * share, 0.0, work.selective_moved_bytes * share),
+        sequence_activation_bytes=-(-work.sequence_activation_bytes * size // tensor),
         workspace_bytes=-(-(work.workspace_bytes * size + work.gradient_workspace_bytes) // tensor),
         optimizer_s=parameters / parameter_bytes * OPTIMIZER_BYTES_PER_PARAMETER / rates.bytes_per_s,
     )

@@ -64,6 +64,10 @@ class LayerWork:
     whatever the microbatch size, and `gradient_workspace_bytes` (the gradient of the largest parameter, alive while it
     is added) does not depend on it either. Moved bytes are those of operators without FLOPs. All in the record's dtype,
     for tensor degree 1; with tensor and sequence parallelism every byte is divided by the degree.
+
+    The `selective_*` figures are those of the attention core, which selective recomputation runs again: bytes kept all
+    the same (None where it is not offered), FLOPs and moved bytes. `sequence_activation_bytes` is the part of the kept
+    bytes that only sequence parallelism divides.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -76,6 +80,10 @@ class LayerWork:
     activation_bytes: int = 0
     workspace_bytes: int = 0
     gradient_workspace_bytes: int = 0
+    selective_activation_bytes: int | None = None
+    selective_flops: float = 0.0
+    selective_moved_bytes: float = 0.0
+    sequence_activation_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

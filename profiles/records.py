@@ -76,6 +76,11 @@ class _Scale:
             activation_bytes=self.bytes(work.activation_bytes),
             workspace_bytes=self.bytes(work.workspace_bytes),
             gradient_workspace_bytes=self.bytes(work.gradient_workspace_bytes),
+            selective_activation_bytes=(
+                None if work.selective_activation_bytes is None else self.bytes(work.selective_activation_bytes)
+            ),
+            selective_moved_bytes=work.selective_moved_bytes * ratio,
+            sequence_activation_bytes=self.bytes(work.sequence_activation_bytes),
         )
 
     def _layer(self, layer: Layer) -> Layer:
@@ -84,6 +89,10 @@ class _Scale:
             parameter_bytes=self.bytes(layer.parameter_bytes),
             replicated_parameter_bytes=self.bytes(layer.replicated_parameter_bytes),
             tensor_collective_bytes_per_sample=self.bytes(layer.tensor_collective_bytes_per_sample),
+            expert_parameter_bytes=self.bytes(layer.expert_parameter_bytes),
+            expert_dispatch_bytes_per_sample=self.bytes(layer.expert_dispatch_bytes_per_sample),
+            context_bytes_per_sample=self.bytes(layer.context_bytes_per_sample),
+            kv_bytes_per_token=self.bytes(layer.kv_bytes_per_token),
         )
 
     def _edge(self, edge: Edge) -> Edge:
