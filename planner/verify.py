@@ -14,7 +14,7 @@ from planner.errors import InputError
 from planner.graph import NOUN_CONFIG
 from planner.plan import Plan, Stage
 from planner.problem import Problem
-from planner.schedules import SCHEDULES
+from planner.schedules import SCHEDULES, Placement
 from planner.workload import ReplicaMode
 
 
@@ -121,7 +121,9 @@ def _batches(plan: Plan, problem: Problem) -> Iterator[Violation]:
 
 
 def _devices(plan: Plan, problem: Problem) -> Iterator[Violation]:
-    """No device twice, whole groups, devices that can run the layers."""
+    """No device twice but for stages of one rank, whole groups, devices that can run the layers."""
+    virtual = SCHEDULES[plan.schedule].placement is not Placement.LINE
+    seen: set[tuple[tuple[str, ...], ...]] = set()
     used: dict[str, int] = {}
     for number, stage in enumerate(plan.stages):
         wanted = stage.tensor * stage.context
@@ -131,25 +133,29 @@ def _devices(plan: Plan, problem: Problem) -> Iterator[Violation]:
                     "devices",
                     f"stage {number} has a replica of {len(group)} devices, tensor x context is {wanted}: equal them",
                 )
-            for device in group:
-                if device in used:
-                    yield _violation(
-                        "devices",
-                        f"device {device!r} is in stage {used[device]} and again in stage {number}: use it once",
-                    )
-                used[device] = number
-                if problem.devices[device].type not in problem.profile_of:
-                    yield _violation(
-                        "devices",
-                        f"stage {number} uses device {device!r} of type {problem.devices[device].type!r}, which has no "
-                        "profile: profile it or use another device",
-                    )
+        if virtual and stage.replicas in seen:
+            continue
+        seen.add(stage.replicas)
+        for device in (device for group in stage.replicas for device in group):
+            if device in used:
+                yield _violation(
+                    "devices",
+                    f"device {device!r} is in stage {used[device]} and again in stage {number}: "
+                    + ("give virtual stages of one rank the same replicas" if virtual else "use it once"),
+                )
+            used[device] = number
+            if problem.devices[device].type not in problem.profile_of:
+                yield _violation(
+                    "devices",
+                    f"stage {number} uses device {device!r} of type {problem.devices[device].type!r}, which has no "
+                    "profile: profile it or use another device",
+                )
 
 
 def _prices(plan: Plan, problem: Problem, costs: CostModel) -> Iterator[Violation]:
     """Legality of the schedule, layers that a device cannot run, missing routes, memory."""
     try:
-        SCHEDULES[plan.schedule].check(shape_of(problem, plan), plan.schedule_options)
+        SCHEDULES[plan.schedule].check(shape_of(problem, plan))
         priced = costs.price(plan)
     except InputError as fault:
         yield _violation("price", str(fault))
@@ -158,9 +164,16 @@ def _prices(plan: Plan, problem: Problem, costs: CostModel) -> Iterator[Violatio
         if stage.pass_s >= CANNOT_RUN_S:
             yield _violation("devices", f"stage {number} has layers that its device type cannot run: move them")
         if stage.memory.total_bytes > stage.memory.limit_bytes:
+            together = priced.shape.stages_on(priced.shape.ranks[number])
+            if number != together[0]:
+                continue
             need, limit = stage.memory.total_bytes, stage.memory.limit_bytes
             yield _violation(
                 "memory",
-                f"stage {number} needs {need:,} bytes per device, the limit is {limit:,} bytes (short by "
+                f"{_needs(together)} {need:,} bytes per device, the limit is {limit:,} bytes (short by "
                 f"{need - limit:,}): use more stages, smaller microbatches, recomputation or more memory",
             )
+
+
+def _needs(stages: tuple[int, ...]) -> str:
+    return f"stage {stages[0]} needs" if len(stages) == 1 else f"stages {', '.join(map(str, stages))} together need"

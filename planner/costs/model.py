@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from planner.cluster import DeviceKind, Route
@@ -16,21 +16,25 @@ from planner.costs.communication import (
     tensor_groups,
 )
 from planner.costs.compute import LayerPrices, layer_prices
+from planner.costs.holding import Holding, on_one_device
 from planner.costs.memory import kept_bytes_per_microbatch, total_bytes
 from planner.costs.parts import StageParts, carries_gradient, parts_of
+from planner.costs.split import SplitSeconds, split_seconds
 from planner.costs.stage import StageSeconds, StageSetting, stage_memory, stage_seconds, tied_all_reduce_s
 from planner.errors import InputError
 from planner.plan import Plan, Stage
 from planner.problem import Problem
-from planner.schedules import SCHEDULES, PipelineShape
+from planner.schedules import SCHEDULES, Kept, PipelineShape
 from planner.timeline import MemoryParts
-from planner.workload import ReplicaMode
+from planner.workload import Recomputation, ReplicaMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedStage:
-    """One stage of a plan with its prices. `layers` are positions; `period_share` divides its time per microbatch
-    (the replicas among which whole microbatches are dealt)."""
+    """One stage of a plan with its prices. `layers` are positions; `dealt` is the number of replicas among which whole
+    microbatches are dealt. `split` is the backward pass in two parts, `kept` what one microbatch holds; `memory` is for
+    a device with all its stages, which keep at most `kept_peak_bytes` together.
+    """
 
     stage: Stage
     layers: tuple[int, ...]
@@ -40,10 +44,17 @@ class PricedStage:
     dealt: int
     is_cpu: bool
     tied_s: float
-    kept_bytes: int
+    kept: Kept
     transient_bytes: int
     in_flight: int
+    kept_peak_bytes: int
     memory: MemoryParts
+    split: SplitSeconds
+
+    @property
+    def kept_bytes(self) -> int:
+        """What one microbatch keeps from its forward to its backward pass."""
+        return self.kept.from_forward
 
     @property
     def pass_s(self) -> float:
@@ -111,8 +122,14 @@ class CostModel:
         """
         stage_of = self._stage_of(plan)
         shape = shape_of(self.problem, plan)
-        stages = tuple(self._stage(plan, shape, number, stage_of) for number in range(len(plan.stages)))
-        return PricedPlan(plan=plan, shape=shape, stages=stages, transfers=self._transfers(plan, stage_of))
+        holding = Holding(SCHEDULES[plan.schedule], shape)
+        alone = [self._stage(plan, shape, number, stage_of) for number in range(len(plan.stages))]
+        return PricedPlan(
+            plan=plan,
+            shape=shape,
+            stages=tuple(_on_their_devices(shape, holding, alone)),
+            transfers=self._transfers(plan, stage_of),
+        )
 
     @cached_property
     def _is_cpu(self) -> dict[str, bool]:
@@ -135,7 +152,8 @@ class CostModel:
             for kind in sorted({self.problem.devices[d].type for group in stage.replicas for d in group})
         }
         kind, (setting, parts, seconds) = max(by_type.items(), key=lambda item: _slowness(item[1][2]))
-        in_flight = SCHEDULES[plan.schedule].in_flight(shape, number)
+        prices = self.layer_prices(kind, plan.microbatch_size / (sharers * stage.context), stage.tensor)
+        memory = self._memory_parts(parts, stage, setting)
         return PricedStage(
             stage=stage,
             layers=layers,
@@ -145,13 +163,22 @@ class CostModel:
             dealt=shape.dealt[number],
             is_cpu=self._is_cpu[kind],
             tied_s=self._tied_s(plan, number, stage_of),
-            kept_bytes=kept_bytes_per_microbatch(
-                parts, self.problem.workload, stage.recomputation, stage.tensor, sharers, stage.context
-            ),
-            transient_bytes=stage_memory(self.problem, parts, setting, 0)["activations_bytes"],
-            in_flight=in_flight,
-            memory=self._memory_parts(parts, stage, setting, in_flight),
+            kept=self._kept(parts, stage, sharers),
+            transient_bytes=memory.activations_bytes,
+            in_flight=0,
+            kept_peak_bytes=0,
+            memory=memory,
+            split=split_seconds(parts, seconds, prices, layers, self.problem.profile_of[kind].action_overhead_s),
         )
+
+    def _kept(self, parts: StageParts, stage: Stage, sharers: int) -> Kept:
+        """What full recomputation computes again in I is held until W; selective recomputes what W does not read."""
+        kept = kept_bytes_per_microbatch(
+            parts, self.problem.workload, stage.recomputation, stage.tensor, sharers, stage.context
+        )
+        full = stage.recomputation is Recomputation.FULL and self.problem.training is not None
+        again = max(0, parts.activation_bytes - kept) if full else 0
+        return Kept(from_forward=kept, from_input_gradient=again)
 
     def _on_type(
         self, kind: str, stage: Stage, layers: Sequence[int], sharers: int, microbatch_size: int
@@ -183,8 +210,9 @@ class CostModel:
             expert_replica_route=among,
         )
 
-    def _memory_parts(self, parts: StageParts, stage: Stage, setting: StageSetting, in_flight: int) -> MemoryParts:
-        by_purpose = stage_memory(self.problem, parts, setting, in_flight)
+    def _memory_parts(self, parts: StageParts, stage: Stage, setting: StageSetting) -> MemoryParts:
+        """Of the stage alone, with no microbatch in flight."""
+        by_purpose = stage_memory(self.problem, parts, setting, 0)
         limit = min(self.problem.memory_limits[d] for group in stage.replicas for d in group)
         return MemoryParts(**by_purpose, total_bytes=total_bytes(by_purpose), limit_bytes=limit)
 
@@ -235,7 +263,26 @@ def shape_of(problem: Problem, plan: Plan) -> PipelineShape:
         num_microbatches=plan.num_microbatches,
         dealt=tuple(len(stage.replicas) if dealt else 1 for stage in plan.stages),
         forward_only=problem.training is None,
+        rank_of=plan.rank_of,
+        options=plan.schedule_options,
+        actions=plan.actions,
     )
+
+
+def _on_their_devices(shape: PipelineShape, holding: Holding, alone: Sequence[PricedStage]) -> Iterator[PricedStage]:
+    """The stages with what they and the others on their devices hold at once."""
+    peaks = holding.peak_bytes([stage.kept for stage in alone])
+    on_rank: dict[int, list[PricedStage]] = {}
+    for rank, stage in zip(shape.ranks, alone, strict=True):
+        on_rank.setdefault(rank, []).append(stage)
+    for number, rank in enumerate(shape.ranks):
+        together = on_rank[rank]
+        yield replace(
+            alone[number],
+            in_flight=holding.in_flight(number),
+            kept_peak_bytes=peaks[number],
+            memory=on_one_device([s.memory for s in together], peaks[number], [s.transient_bytes for s in together]),
+        )
 
 
 def tied_between_stages(problem: Problem, stage_of: Sequence[int]) -> list[tuple[tuple[int, ...], int]]:

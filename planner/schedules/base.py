@@ -1,12 +1,13 @@
-"""The protocol of schedules: in which order every worker runs its actions."""
+"""The protocol of schedules: in which order every worker runs its passes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from planner.registry import Registry
+from planner.schedules.placement import Placement
 from planner.timeline import Action, ActionKind
 
 
@@ -15,64 +16,147 @@ class PipelineShape:
     """What a schedule needs to know.
 
     `dealt[s]` is the number of replicas among which whole microbatches are dealt in turn at stage s: 1 where the
-    replicas split every microbatch and so act as one worker. `forward_only` is inference.
+    replicas split every microbatch and so act as one worker. `forward_only` is inference. `rank_of[s]` is the rank
+    (the devices) that runs stage s; empty means that every stage has a rank of its own. `options` are the schedule's,
+    `actions` the printed actions per rank of the schedule `custom`.
     """
 
     num_stages: int
     num_microbatches: int
     dealt: tuple[int, ...]
     forward_only: bool = False
+    rank_of: tuple[int, ...] = ()
+    options: dict[str, int] = field(default_factory=dict)
+    actions: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The rank of every stage."""
+        return self.rank_of or tuple(range(self.num_stages))
+
+    @property
+    def pipeline_size(self) -> int:
+        """The number of ranks."""
+        return max(self.ranks, default=-1) + 1
+
+    def stages_on(self, rank: int) -> tuple[int, ...]:
+        """The stages that a rank runs, in pipeline order."""
+        return tuple(stage for stage, at in enumerate(self.ranks) if at == rank)
 
     def microbatches(self, stage: int, replica: int) -> range:
         """The microbatches that this replica of the stage runs."""
         return range(replica, self.num_microbatches, self.dealt[stage])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pass:
+    """A kind of action of one stage. The n-th time that it stands in an order it is over `microbatches[n]`.
+
+    A stage's whole backward passes (B) and input gradients (I) count together.
+    """
+
+    stage: int
+    kind: ActionKind
+    microbatches: Sequence[int]
+
+
+Order = list[Pass]
+"""What a worker runs, one pass after the other. Few objects, many times each, so that long orders are cheap."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One sequence of actions: of a replica of a stage (0 where replicas split), or of a rank with several stages."""
+    """One sequence of passes: of a replica of a stage (0 where replicas split), or of a rank with several stages."""
 
     stages: tuple[int, ...]
     replica: int
-    actions: tuple[Action, ...]
+    order: Order
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """The passes with their microbatches. O(actions)."""
+        return tuple(_numbered(self.order))
 
 
 class Schedule(Protocol):
-    """One schedule. `name` is how requests and plans call it."""
+    """One schedule. `name` is how requests and plans call it.
+
+    `placement` says which rank runs which stage, `splits_backward` whether backward passes are split into I and W.
+    """
 
     name: str
+    placement: Placement
+    splits_backward: bool
 
-    def check(self, shape: PipelineShape, options: dict[str, int]) -> None:
-        """InputError when the schedule is not legal for this shape or these options."""
+    def check(self, shape: PipelineShape) -> None:
+        """InputError when the schedule is not legal for this shape, its placement or its options."""
 
     def workers(self, shape: PipelineShape) -> tuple[Worker, ...]:
-        """Every worker's actions, in the order in which it runs them."""
+        """Every worker's order, for a legal shape. Workers of several stages are in order of their ranks."""
 
     def in_flight(self, shape: PipelineShape, stage: int) -> int:
-        """The most microbatches (of the worker's own) whose activations one worker of `stage` holds at once."""
+        """The most microbatches (of the worker's own) whose activations one worker holds at once for `stage`."""
 
 
 SCHEDULES: Registry[Schedule] = Registry("schedule", "planner.schedules")
 
 
-def one_worker_per_replica(shape: PipelineShape, order: _Order) -> tuple[Worker, ...]:
-    """Workers of schedules that give every stage its own devices; `order(stage, microbatches)` lists the actions."""
+def one_worker_per_replica(shape: PipelineShape, order: _StageOrder) -> tuple[Worker, ...]:
+    """Workers of schedules that give every stage its own devices; `order(stage, microbatches)` lists the passes."""
     return tuple(
-        Worker(stages=(stage,), replica=replica, actions=tuple(order(stage, shape.microbatches(stage, replica))))
+        Worker(stages=(stage,), replica=replica, order=order(stage, shape.microbatches(stage, replica)))
         for stage in range(shape.num_stages)
         for replica in range(shape.dealt[stage])
     )
 
 
-class _Order(Protocol):
-    def __call__(self, stage: int, microbatches: Sequence[int], /) -> Sequence[Action]: ...
+def one_worker_per_rank(shape: PipelineShape, order: _RankOrder) -> tuple[Worker, ...]:
+    """Workers of schedules that may give a rank several stages; inference runs the forwards of `order(rank)`."""
+    return tuple(
+        Worker(stages=shape.stages_on(rank), replica=0, order=_forwards_if(shape.forward_only, order(rank)))
+        for rank in range(shape.pipeline_size)
+    )
 
 
-def forwards(stage: int, microbatches: Sequence[int]) -> list[Action]:
-    """Forward actions in the given order."""
-    return [Action(stage, ActionKind.FORWARD, m) for m in microbatches]
+class _StageOrder(Protocol):
+    def __call__(self, stage: int, microbatches: Sequence[int], /) -> Order: ...
 
 
-def backwards(stage: int, microbatches: Sequence[int]) -> list[Action]:
-    """Backward actions in the given order."""
-    return [Action(stage, ActionKind.BACKWARD, m) for m in microbatches]
+class _RankOrder(Protocol):
+    def __call__(self, rank: int, /) -> Order: ...
+
+
+def passes(stage: int, microbatches: Sequence[int], kinds: str = "FB") -> tuple[Pass, ...]:
+    """One pass of the stage per letter of `kinds`."""
+    return tuple(Pass(stage, ActionKind(kind), microbatches) for kind in kinds)
+
+
+def alternate(*orders: Order) -> Order:
+    """One of each in turn, the orders being equally long."""
+    merged = orders[0] * len(orders)
+    for number, order in enumerate(orders):
+        merged[number :: len(orders)] = order
+    return merged
+
+
+def _forwards_if(forward_only: bool, order: Order) -> Order:
+    return [p for p in order if p.kind is ActionKind.FORWARD] if forward_only else order
+
+
+def _numbered(order: Order) -> list[Action]:
+    counts: dict[tuple[int, str], int] = {}
+    actions = []
+    for p in order:
+        counter = (p.stage, _COUNTER[p.kind])
+        at = counts.get(counter, 0)
+        counts[counter] = at + 1
+        actions.append(Action(p.stage, p.kind, p.microbatches[at]))
+    return actions
+
+
+_COUNTER = {
+    ActionKind.FORWARD: "forward",
+    ActionKind.BACKWARD: "backward",
+    ActionKind.INPUT_GRADIENT: "backward",
+    ActionKind.WEIGHT_GRADIENT: "weight",
+}

@@ -10,16 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.schedules._checks import enough_for_replicas, refuse_options
-from planner.schedules.base import (
-    SCHEDULES,
-    PipelineShape,
-    Worker,
-    backwards,
-    forwards,
-    one_worker_per_replica,
-)
-from planner.timeline import Action
+from planner.schedules._checks import enough_for_replicas, placed, refuse_actions, refuse_options
+from planner.schedules.base import SCHEDULES, Order, PipelineShape, Worker, one_worker_per_replica, passes
+from planner.schedules.placement import Placement
 
 
 @SCHEDULES.register
@@ -27,18 +20,23 @@ class GPipe:
     """Every worker runs all its forwards, then all its backwards; activations of all microbatches are held."""
 
     name = "gpipe"
+    placement = Placement.LINE
+    splits_backward = False
 
-    def check(self, shape: PipelineShape, options: dict[str, int]) -> None:
+    def check(self, shape: PipelineShape) -> None:
         """Any number of stages and microbatches is legal."""
-        refuse_options(self.name, options)
+        refuse_options(self.name, shape)
+        refuse_actions(self.name, shape)
+        placed(self.name, shape, self.placement)
         enough_for_replicas(self.name, shape)
 
     def workers(self, shape: PipelineShape) -> tuple[Worker, ...]:
         """One worker per stage (per replica where microbatches are dealt)."""
 
-        def order(stage: int, microbatches: Sequence[int]) -> list[Action]:
-            ahead = forwards(stage, microbatches)
-            return ahead if shape.forward_only else ahead + backwards(stage, microbatches)
+        def order(stage: int, microbatches: Sequence[int]) -> Order:
+            f, b = passes(stage, microbatches)
+            ahead = [f] * len(microbatches)
+            return ahead if shape.forward_only else ahead + [b] * len(microbatches)
 
         return one_worker_per_replica(shape, order)
 

@@ -11,16 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from planner.schedules._checks import enough_for_replicas, refuse_options
-from planner.schedules.base import (
-    SCHEDULES,
-    PipelineShape,
-    Worker,
-    backwards,
-    forwards,
-    one_worker_per_replica,
-)
-from planner.timeline import Action
+from planner.schedules._checks import enough_for_replicas, placed, refuse_actions, refuse_options
+from planner.schedules.base import SCHEDULES, Order, PipelineShape, Worker, one_worker_per_replica, passes
+from planner.schedules.placement import Placement
 
 
 @SCHEDULES.register
@@ -32,19 +25,26 @@ class OneFOneB:
     """
 
     name = "1f1b"
+    placement = Placement.LINE
+    splits_backward = False
 
-    def check(self, shape: PipelineShape, options: dict[str, int]) -> None:
+    def check(self, shape: PipelineShape) -> None:
         """Any number of stages and microbatches is legal."""
-        refuse_options(self.name, options)
+        refuse_options(self.name, shape)
+        refuse_actions(self.name, shape)
+        placed(self.name, shape, self.placement)
         enough_for_replicas(self.name, shape)
 
     def workers(self, shape: PipelineShape) -> tuple[Worker, ...]:
         """One worker per stage (per replica where microbatches are dealt)."""
 
-        def order(stage: int, microbatches: Sequence[int]) -> list[Action]:
+        def order(stage: int, microbatches: Sequence[int]) -> Order:
+            f, b = passes(stage, microbatches)
+            count = len(microbatches)
             if shape.forward_only:
-                return forwards(stage, microbatches)
-            return _one_f_one_b(stage, microbatches, _held(shape, stage))
+                return [f] * count
+            warm_up = min(count, _held(shape, stage) - 1)
+            return [f] * warm_up + [f, b] * (count - warm_up) + [b] * warm_up
 
         return one_worker_per_replica(shape, order)
 
@@ -57,12 +57,3 @@ class OneFOneB:
 
 def _held(shape: PipelineShape, stage: int) -> int:
     return math.ceil(sum(shape.dealt[stage:]) / shape.dealt[stage])
-
-
-def _one_f_one_b(stage: int, microbatches: Sequence[int], held: int) -> list[Action]:
-    ahead, back = forwards(stage, microbatches), backwards(stage, microbatches)
-    warm_up = min(len(ahead), held - 1)
-    order = ahead[:warm_up]
-    for forward, backward in zip(ahead[warm_up:], back, strict=False):
-        order += (forward, backward)
-    return order + back[len(ahead) - warm_up :]

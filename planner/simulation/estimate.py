@@ -7,7 +7,7 @@ from planner.costs.objective import period_s
 from planner.options import SearchModel
 from planner.plan import Plan
 from planner.problem import Problem
-from planner.schedules import Worker
+from planner.schedules import ONE, Worker, peak_live
 from planner.simulation.engine import Run, simulate
 from planner.simulation.program import Program, build
 from planner.timeline import Estimate, Lane, Span, StageEstimate, Timeline
@@ -40,7 +40,7 @@ def _spans(program: Program, run: Run) -> list[list[Span]]:
     spans: list[list[Span]] = [[] for _ in program.workers]
     for number, task in enumerate(program.tasks):
         span = Span(label=task.label, category=task.category, start_s=run.start_s[number], end_s=run.end_s[number])
-        owners = [r for r in task.resources if r < len(program.workers)]
+        owners = program.owners(task)
         if not owners and task.needs:
             owners = [q for q in [program.tasks[task.needs[0]].queue] if q is not None]
         for owner in owners:
@@ -48,23 +48,21 @@ def _spans(program: Program, run: Run) -> list[list[Span]]:
     return [sorted(line, key=lambda s: (s.start_s, s.end_s)) for line in spans]
 
 
-def _lane(priced: PricedPlan, worker: Worker, spans: list[Span], peak_live: int) -> Lane:
-    stages = [priced.stages[s] for s in worker.stages]
-    static = sum(s.memory.total_bytes - s.in_flight * s.kept_bytes for s in stages)
-    kept = max((s.kept_bytes for s in stages), default=0)
+def _lane(priced: PricedPlan, worker: Worker, spans: list[Span], peak_bytes: int) -> Lane:
+    first = priced.stages[worker.stages[0]]
+    back = () if priced.shape.forward_only else (s for s in worker.stages if priced.stages[s].parts.runs_backward)
     devices = [
         device
-        for s in worker.stages
-        for number, group in enumerate(priced.plan.stages[s].replicas)
-        if priced.shape.dealt[s] == 1 or number == worker.replica
+        for number, group in enumerate(first.stage.replicas)
+        if first.dealt == 1 or number == worker.replica
         for device in group
     ]
     return Lane(
-        devices=tuple(dict.fromkeys(devices)),
+        devices=tuple(devices),
         spans=tuple(spans),
         busy_s=sum(s.end_s - s.start_s for s in spans if s.category == "compute"),
-        peak_memory_bytes=int(static + peak_live),
-        peak_in_flight=peak_live // kept if kept else 0,
+        peak_memory_bytes=first.memory.total_bytes - first.kept_peak_bytes + peak_bytes,
+        peak_in_flight=peak_live(worker.order, dict.fromkeys(back, ONE)),
     )
 
 

@@ -2,21 +2,26 @@
 
 Every worker of the schedule is a queue; a transfer, an all-reduce and an optimizer step are tasks of their own. The
 all-reduce of a stage starts after that stage's own last backward, sums of tied gradients after the all-reduces of all
-stages that hold a copy, the optimizer step last.
+stages that hold a copy, the optimizer step last. Collectives occupy no compute: where a worker runs several stages, the
+passes of the others go on meanwhile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from planner.costs.communication import ring_route
-from planner.costs.model import PricedPlan, PricedTransfer, tied_between_stages
+from planner.costs.model import PricedPlan, PricedStage, PricedTransfer, tied_between_stages
 from planner.costs.stage import tied_all_reduce_s
 from planner.problem import Problem
 from planner.schedules import SCHEDULES, Worker
 from planner.simulation.engine import Task
 from planner.timeline import Action, ActionKind
 from planner.workload import Communication
+
+GRADIENTS = (ActionKind.BACKWARD, ActionKind.INPUT_GRADIENT)
+"""Actions that make the gradient of a stage's input."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,6 +31,11 @@ class Program:
     workers: tuple[Worker, ...]
     tasks: list[Task] = field(default_factory=list)
     num_resources: int = 0
+
+    def owners(self, task: Task) -> list[int]:
+        """The workers whose compute or collectives the task occupies: resources w and, of w workers, w + number."""
+        count = len(self.workers)
+        return [resource % count for resource in task.resources if resource < 2 * count]
 
 
 def build(problem: Problem, priced: PricedPlan) -> Program:
@@ -38,7 +48,7 @@ class _Builder:
         self.problem, self.priced = problem, priced
         schedule = SCHEDULES[priced.plan.schedule]
         self.workers = schedule.workers(priced.shape)
-        self.program = Program(workers=self.workers, num_resources=len(self.workers))
+        self.program = Program(workers=self.workers, num_resources=2 * len(self.workers))
         self.worker_of = {(s, w.replica): n for n, w in enumerate(self.workers) for s in w.stages}
         self.task_of: dict[Action, int] = {}
         self.link_resource: dict[tuple[object, ...], int] = {}
@@ -49,8 +59,10 @@ class _Builder:
             for action in worker.actions:
                 self._add_action(number, action)
         for action, number in self.task_of.items():
-            if action.kind is ActionKind.BACKWARD:
+            if action.kind in GRADIENTS:
                 self._need(number, Action(action.stage, ActionKind.FORWARD, action.microbatch))
+            elif action.kind is ActionKind.WEIGHT_GRADIENT:
+                self._need(number, Action(action.stage, ActionKind.INPUT_GRADIENT, action.microbatch))
         for transfer in self.priced.transfers:
             for microbatch in range(self.priced.plan.num_microbatches):
                 self._add_transfer(transfer, microbatch)
@@ -63,19 +75,19 @@ class _Builder:
 
     def _add_action(self, worker: int, action: Action) -> None:
         stage = self.priced.stages[action.stage]
-        is_forward = action.kind is ActionKind.FORWARD
-        if not is_forward and not stage.parts.runs_backward:
+        if action.kind is not ActionKind.FORWARD and not stage.parts.runs_backward:
             return
+        change = stage.kept.change(action.kind)
         self.task_of[action] = self._add(
             Task(
                 label=str(action),
                 category="compute",
-                seconds=float(stage.seconds.forward_s if is_forward else stage.seconds.backward_s),
+                seconds=_seconds(stage, action.kind),
                 resources=(worker,),
                 queue=worker,
                 account=worker,
-                acquire=stage.kept_bytes if is_forward else 0,
-                release=0 if is_forward else stage.kept_bytes,
+                acquire=max(0, change),
+                release=max(0, -change),
             )
         )
 
@@ -94,16 +106,21 @@ class _Builder:
         if self.priced.stages[a].parts.runs_backward and self.problem.training is not None:
             self._send(
                 transfer,
-                Action(b, ActionKind.BACKWARD, microbatch),
-                Action(a, ActionKind.BACKWARD, microbatch),
+                self._gradient(b, microbatch),
+                self._gradient(a, microbatch),
                 transfer.backward_bytes,
             )
+
+    def _gradient(self, stage: int, microbatch: int) -> Action:
+        """What gives the gradient of the stage's input: I where the backward pass is split, else B."""
+        split = Action(stage, ActionKind.INPUT_GRADIENT, microbatch)
+        return split if split in self.task_of else Action(stage, ActionKind.BACKWARD, microbatch)
 
     def _send(self, transfer: PricedTransfer, made: Action, read: Action, num_bytes: int) -> None:
         if read not in self.task_of or made not in self.task_of:
             return
         reader = self.program.tasks[self.task_of[read]]
-        if not num_bytes:
+        if not num_bytes or self._worker(made) == self._worker(read):
             reader.needs.append(self.task_of[made])
             return
         wire = num_bytes / transfer.share
@@ -174,18 +191,22 @@ class _Builder:
         if not seconds:
             return needs
         workers = tuple(n for n, worker in enumerate(self.workers) if stage in worker.stages)
-        category = "optimizer" if label == "optimizer" else "all_reduce"
+        steps = label == "optimizer"
         return [
             self._add(
                 Task(
                     label=label if len(self.workers[workers[0]].stages) == 1 else f"{label} {stage}",
-                    category=category,
+                    category="optimizer" if steps else "all_reduce",
                     seconds=float(seconds),
-                    resources=workers,
+                    resources=workers if steps else self._collective(workers),
                     needs=list(needs),
                 )
             )
         ]
+
+    def _collective(self, workers: Sequence[int]) -> tuple[int, ...]:
+        """The resources that collectives of these workers occupy (`Program.owners`)."""
+        return tuple(len(self.workers) + worker for worker in workers)
 
     def _add_tied(self, done: list[list[int]]) -> list[list[int]]:
         stage_of = [-1] * len(self.problem.index)
@@ -200,7 +221,7 @@ class _Builder:
                 label="tied all-reduce",
                 category="all_reduce",
                 seconds=seconds,
-                resources=tuple(workers),
+                resources=self._collective(workers),
                 needs=[need for holder in holders for need in after[holder]],
             )
             number = self._add(task)
@@ -213,3 +234,15 @@ class _Builder:
         route = ring_route(self.problem, [plan.stages[s].replicas[0][0] for s in holders])
         tensor = plan.stages[holders[0]].tensor
         return float(tied_all_reduce_s(self.problem, shared, len(holders), tensor, route))
+
+
+def _seconds(stage: PricedStage, kind: ActionKind) -> float:
+    match kind:
+        case ActionKind.FORWARD:
+            return float(stage.seconds.forward_s)
+        case ActionKind.BACKWARD:
+            return float(stage.seconds.backward_s)
+        case ActionKind.INPUT_GRADIENT:
+            return stage.split.input_s
+        case ActionKind.WEIGHT_GRADIENT:
+            return stage.split.weight_s
