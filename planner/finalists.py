@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from planner.optimizers.base import Candidate, SearchContext
 from planner.options import Objective
+from planner.plan import Plan
 from planner.portfolio import Searched
 from planner.result import RunnerUp
 from planner.simulation.estimate import simulate_plan
@@ -86,12 +87,20 @@ def _best_schedule(context: SearchContext, candidate: Candidate) -> tuple[Candid
     best: tuple[Candidate, Estimate] | None = None
     for schedule in ordered:
         trial = replace(candidate, plan=replace(candidate.plan, schedule=schedule))
-        if verify(trial.plan, context.problem, context.costs):
+        if verify(trial.plan, context.problem, context.costs) or _misfits(context, trial.plan):
             continue
         _, priced = simulate_plan(context.problem, trial.plan, context.costs)
         if best is None or priced.iteration_time_s < best[1].iteration_time_s * (1 - ROUNDING):
             best = (trial, priced)
     return best
+
+
+def _misfits(context: SearchContext, plan: Plan) -> bool:
+    """Whether the target cannot run the plan, or it is cut elsewhere than at the pins."""
+    starts = tuple(min(context.problem.index.positions(stage.layers)) for stage in plan.stages[1:])
+    pinned = tuple(sorted(context.problem.index.position[name] for name in context.options.cuts))
+    elsewhere = bool(pinned) and tuple(sorted(starts)) != pinned
+    return elsewhere or (context.target is not None and context.target.misfit(plan, context.problem) != "")
 
 
 def _candidate_rank(candidate: Candidate) -> tuple[float, int, int]:

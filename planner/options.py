@@ -68,7 +68,8 @@ class SearchOptions:
 
     `search_model` defaults to the workload's communication. `num_finalists` candidates are simulated.
     `time_limit_s` bounds the whole search, `seed` all randomness. `searched` are the decisions that are searched,
-    instead of taken from the workload.
+    instead of taken from the workload. `target` names the engine that shall run the plan (`planner.targets`), `cuts`
+    the layers at which the stages after the first start, where these are pinned.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -81,6 +82,8 @@ class SearchOptions:
     replication: Replication = Replication.ANY
     replica_mode: ReplicaMode = ReplicaMode.SPLIT
     searched: tuple[Decision, ...] = ()
+    target: str = ""
+    cuts: tuple[str, ...] = ()
     num_finalists: int = 8
     time_limit_s: float = 60.0
     seed: int = 0

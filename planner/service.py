@@ -12,7 +12,7 @@ from planner.codec import fingerprint
 from planner.costs.model import CostModel
 from planner.errors import InputError, InternalError
 from planner.finalists import Finalist, finalists, runner_up
-from planner.joint import variants
+from planner.joint import settled, variants
 from planner.optimizers.base import OPTIMIZERS, Clock, SearchContext
 from planner.optimizers.explain import explain, provably_exceeds
 from planner.options import MAX_NUM_FINALISTS, MAX_TIME_LIMIT_S, SearchOptions
@@ -22,6 +22,7 @@ from planner.problem import Problem
 from planner.result import Infeasibility, PlanResult, SearchReport, Status
 from planner.schedules import SCHEDULES
 from planner.simulation.estimate import simulate_plan
+from planner.targets import check_target
 from planner.timeline import Estimate, Timeline
 from planner.verify import verify
 
@@ -35,6 +36,7 @@ def plan(problem: Problem, options: SearchOptions | None = None) -> PlanResult:
     """
     options = options or SearchOptions()
     check_options(problem, options)
+    options = settled(problem, options)
     started = time.monotonic()
     context = SearchContext(
         problem=problem, options=options, costs=CostModel(problem), clock=Clock(options.time_limit_s)
@@ -62,13 +64,15 @@ def check_options(problem: Problem, options: SearchOptions) -> None:
     check_number(options.num_finalists, "num_finalists", "/options/num_finalists", low=1, high=MAX_NUM_FINALISTS)
     _check_name(options.optimizer, OPTIMIZERS.names(), "optimizer")
     _check_name(options.schedule, SCHEDULES.names(), "schedule")
-    if options.num_stages is None:
+    check_target(problem, options)
+    num_stages = settled(problem, options).num_stages
+    if num_stages is None:
         return
     groups = len(problem.cluster.devices) // min(each.workload.tensor for each in variants(problem, options))
     most = min(len(problem.index), groups)
-    if not 1 <= options.num_stages <= most:
+    if not 1 <= num_stages <= most:
         raise InputError(
-            f"num_stages is {options.num_stages}: it must be between 1 and {most} ({len(problem.index)} layers, "
+            f"num_stages is {num_stages}: it must be between 1 and {most} ({len(problem.index)} layers, "
             f"{groups} device groups); change it or the cluster",
             pointer="/options/num_stages",
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from api.commands.fixing import fixed
 from api.commands.options import (
     AUTO,
     FormatOption,
@@ -75,6 +76,15 @@ def command(
     optimizer: Annotated[str, typer.Option("--optimizer", metavar="NAME", help="See `catalogue optimizers`.")] = AUTO,
     tensor: Annotated[Any, typer.Option("--tensor", help="Tensor degree.", **DEGREE)] = None,
     zero: Annotated[Any, typer.Option("--zero", help="ZeRO stage of the replicas.", **DEGREE)] = None,
+    target: Annotated[
+        str, typer.Option("--target", metavar="ENGINE", help="Search only what this engine can run.")
+    ] = "",
+    cut: Annotated[
+        list[str] | None, typer.Option("--cut", metavar="LAYER", help="A stage starts here (repeat; all cuts).")
+    ] = None,
+    fix: Annotated[
+        str, typer.Option("--fix", metavar="K=V,...", help="Pin decisions: tensor=8,stages=16,microbatch=2,...")
+    ] = "",
     replication: Annotated[
         Replication, typer.Option("--replication", help="Replication degrees that are searched.")
     ] = Replication.ANY,
@@ -153,9 +163,12 @@ def command(
         num_stages=num_stages,
         replication=replication,
         replica_mode=replica_mode,
+        target=target,
+        cuts=tuple(cut or ()),
         time_limit_s=time_limit_s,
         seed=seed,
     )
+    given, options = fixed(fix, given, options)
     found = _planned(source, cluster, given, how, options)
     _tell(found, output, json)
     _leave(found.result)

@@ -100,7 +100,7 @@ class ChainSpace:
         self.classes = device_classes(self.problem, self.tensor, by_memory=by_memory)
         self.configs = [Config(c, r) for c, groups in enumerate(self.classes) for r in degrees if r <= len(groups)]
         self.num_layers = len(self.problem.index)
-        self.may_cut = _boundaries(self.problem)
+        self.may_cut = _boundaries(self.problem) & np.array(context.may_cut)
         self._cut = cut_bytes(self.problem.index)
         self._parts: dict[tuple[str, int], StageParts] = {}
         self._seconds: dict[object, tuple[StageParts, StageSeconds, Array]] = {}

@@ -13,6 +13,7 @@ from planner.options import GENERAL_MODELS, Level, Replication, SearchModel, Sea
 from planner.plan import Plan
 from planner.problem import Problem
 from planner.registry import Registry
+from planner.targets import Target, target_of
 from planner.workload import Communication, ReplicaMode
 
 
@@ -79,12 +80,29 @@ class SearchContext:
     @property
     def schedules(self) -> tuple[str, ...]:
         """The schedules to try, the frugal one first."""
-        return ("1f1b", "gpipe") if self.options.schedule == "auto" else (self.options.schedule,)
+        if self.options.schedule != "auto":
+            return (self.options.schedule,)
+        return tuple(name for name in AUTOMATIC if self.target is None or name in self.target.schedules)
+
+    @property
+    def target(self) -> Target | None:
+        """The engine that shall run the plan."""
+        return target_of(self.options)
+
+    @cached_property
+    def may_cut(self) -> list[bool]:
+        """Per position, whether a stage may start with the layer there (and, last, end with the last layer)."""
+        layers, pinned, target = self.problem.index.layers, set(self.options.cuts), self.target
+        allowed = [
+            (not pinned or layer.id in pinned) and (target is None or target.may_start_at(layer.id)) for layer in layers
+        ]
+        return [True, *allowed[1:], True]
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
         """What a stage may spend time on to save memory: the workload's choice, or all where that is searched."""
-        return levels_of(self.problem.workload, self.options)
+        levels = levels_of(self.problem.workload, self.options)
+        return tuple(level for level in levels if self.target is None or self.target.allows(level))
 
     def batches(self) -> list[tuple[int, int]]:
         """(microbatch size, number of microbatches) pairs that the workload allows, smallest microbatch first."""
@@ -117,6 +135,10 @@ def divisors(number: int) -> list[int]:
     return low + [number // d for d in reversed(low) if d * d != number]
 
 
+AUTOMATIC = ("1f1b", "gpipe")
+"""The schedules that searches with one stage per device group try, the frugal one first."""
+
+
 class Optimizer(Protocol):
     """One way to search. `name` is how requests call it."""
 
@@ -138,6 +160,8 @@ def refusal(optimizer: Optimizer, context: SearchContext) -> str:
     models = getattr(optimizer, "search_models", GENERAL_MODELS)
     if context.search_model not in models:
         return f"it searches {', '.join(models)} and not the search model {context.search_model}"
+    if context.options.cuts and not getattr(optimizer, "searches_cuts", False):
+        return "it knows no pinned cuts"
     if len(context.levels) > 1 and not getattr(optimizer, "searches_levels", False):
         return "it takes recomputation and the ZeRO stage as given"
     return optimizer.supports(context)

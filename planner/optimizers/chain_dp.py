@@ -48,6 +48,7 @@ class ChainDP:
 
     name = "chain_dp"
     searches_levels = True
+    searches_cuts = True
 
     def supports(self, context: SearchContext) -> str:
         """Works on every graph that its tables hold; layers between colocated ones in the order are kept with them."""
@@ -79,11 +80,11 @@ class _Search:
         options = self.context.options
         for batch in self.context.batches():
             degrees = self._degrees(batch)
-            if options.replication is Replication.ANY and self._affordable(degrees):
+            if self.context.options.replication is Replication.ANY and self._affordable(degrees):
                 self._spaces(batch, [tuple(degrees)])
             else:
                 self._spaces(batch, [(degree,) for degree in degrees])
-                if options.replication is Replication.ANY and len(degrees) > 1:
+                if self.context.options.replication is Replication.ANY and len(degrees) > 1:
                     self._restricted()
                     self._thriftiest(batch, degrees)
 
@@ -104,7 +105,7 @@ class _Search:
     def _degrees(self, batch: tuple[int, int]) -> list[int]:
         """Replication degrees that the batch allows, on as many groups as the largest class has."""
         work, options = self.context.problem.workload, self.context.options
-        if options.replication is Replication.NONE:
+        if self.context.options.replication is Replication.NONE:
             return [1]
         views = [device_classes(self.context.problem, work.tensor, by_memory=view) for view in self.by_memory]
         most = max(len(groups) for classes in views for groups in classes)

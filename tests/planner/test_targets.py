@@ -1,0 +1,96 @@
+"""Targets and pins: the search is restricted, so that exporters never have to refuse, and pins are kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from strategies import RELATIVE, chain_problem, chain_problems, dag_problems, search_options
+
+from planner.errors import InputError
+from planner.exporters import EXPORTERS, ExportContext
+from planner.joint import settled
+from planner.options import Decision, Replication, SearchOptions
+from planner.problem import Problem
+from planner.runtime.running import check_runnable
+from planner.service import plan
+from planner.targets import TARGETS, check_target
+from planner.workload import ReplicaMode, Training
+
+SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+
+
+@settings(max_examples=120, suppress_health_check=SLOW_DRAWS)
+@given(
+    problem=st.one_of(chain_problems(most_layers=5), dag_problems(most_layers=5)),
+    options=search_options(),
+    target=st.sampled_from(sorted(TARGETS)),
+    searched=st.sampled_from([(), tuple(Decision)]),
+)
+def test_a_plan_for_a_target_is_never_refused_by_it(
+    problem: Problem, options: SearchOptions, target: str, searched: tuple[Decision, ...]
+) -> None:
+    options = replace(options, target=target, searched=searched)
+    try:
+        check_target(problem, options)
+    except InputError:
+        return  # what is given contradicts the target, and the user is told
+    result = plan(problem, options)
+    event(f"found: {result.plan is not None}")
+    if result.plan is None:
+        return
+    assert TARGETS[target].misfit(result.plan, problem) == ""
+    if target in EXPORTERS:
+        assert EXPORTERS[target].export(ExportContext(problem=problem, plan=result.plan))
+    elif isinstance(problem.workload, Training):
+        assert check_runnable(result.plan).num_stages == len(result.plan.stages)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"target": "abacus"}, "unknown target 'abacus': use "),
+        ({"target": "torch_pipelining", "replica_mode": ReplicaMode.DEALT}, "dealt"),
+        ({"target": "torch_pipelining", "schedule": "zb_h1"}, "schedule 'zb_h1'"),
+        ({"cuts": ("nowhere",)}, "'nowhere' names no layer"),
+        ({"cuts": ("L0",)}, "first stage empty"),
+        ({"cuts": ("L1", "L2"), "num_stages": 2}, "make 3 stages"),
+    ],
+)
+def test_contradictions_are_named(change: dict[str, object], words: str) -> None:
+    problem = chain_problem([(1.0, 2.0)] * 4, devices=4, num_microbatches=4)
+    with pytest.raises(InputError, match=words):
+        plan(problem, SearchOptions(**change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cuts", [("L1",), ("L3",), ("L1", "L3")])
+def test_pinned_cuts_are_the_cuts(cuts: tuple[str, ...]) -> None:
+    problem = chain_problem([(1.0, 2.0)] * 4, devices=4, num_microbatches=4)
+    found = plan(problem, SearchOptions(cuts=cuts)).plan
+    assert found is not None
+    assert tuple(stage.layers[0] for stage in found.stages[1:]) == cuts
+
+
+@settings(max_examples=40, suppress_health_check=SLOW_DRAWS)
+@given(problem=chain_problems(most_layers=4, most_devices=3), options=search_options())
+def test_fixing_what_an_optimal_plan_decided_returns_its_objective(problem: Problem, options: SearchOptions) -> None:
+    options = replace(options, searched=(Decision.ZERO, Decision.RECOMPUTATION))
+    free = plan(problem, options)
+    if free.plan is None or free.report.gap is None or free.report.gap > RELATIVE:
+        return
+    cuts = tuple(stage.layers[0] for stage in free.plan.stages[1:])
+    workload = replace(problem.workload, microbatch_size=free.plan.microbatch_size, num_microbatches=None)
+    pins = {"cuts": cuts} if cuts else {"num_stages": 1}
+    pinned = plan(problem.with_workload(workload), replace(options, **pins))  # type: ignore[arg-type]
+    assert pinned.report.objective_s is not None
+    assert free.report.objective_s is not None
+    assert pinned.report.objective_s <= free.report.objective_s * (1 + RELATIVE)
+
+
+def test_a_target_with_equal_degrees_asks_for_them() -> None:
+    problem = chain_problem([(1.0, 2.0)] * 4, devices=4, num_microbatches=4)
+    assert settled(problem, SearchOptions(target="runtime")).replication is Replication.EQUAL
+    alone = SearchOptions(target="runtime", replication=Replication.NONE)
+    assert settled(problem, alone).replication is Replication.NONE
