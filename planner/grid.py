@@ -33,11 +33,12 @@ class Grid:
         return stage * self.num_replicas + replica
 
 
-def grid_of(plan: Plan, engine: str) -> Grid:
+def grid_of(plan: Plan, engine: str, *, virtual: bool = False) -> Grid:
     """The grid of `plan`; ExportError naming the stage where `engine` could not express it.
 
     Refused: unequal replication, whole microbatches dealt to several replicas, a microbatch that does not divide by
-    the replicas, and devices that run two stages (virtual stages).
+    the replicas, and devices that run two stages, unless the engine knows `virtual` stages. Rows are stages, also where
+    several are on one rank (`Plan.rank_of`).
     """
     grid = Grid(devices=tuple(stage.replicas for stage in plan.stages))
     for number, stage in enumerate(plan.stages):
@@ -48,7 +49,7 @@ def grid_of(plan: Plan, engine: str) -> Grid:
                 pointer=f"/stages/{number}/replicas",
             )
     _refuse_dealt(plan, grid, engine)
-    _refuse_shared_devices(grid, engine)
+    _refuse_shared_devices(grid, engine, virtual)
     return grid
 
 
@@ -79,9 +80,11 @@ def _refuse_dealt(plan: Plan, grid: Grid, engine: str) -> None:
         )
 
 
-def _refuse_shared_devices(grid: Grid, engine: str) -> None:
+def _refuse_shared_devices(grid: Grid, engine: str, virtual: bool) -> None:
     owner: dict[str, int] = {}
     for number, replicas in enumerate(grid.devices):
+        if virtual and replicas in grid.devices[:number]:
+            continue
         for device in (device for group in replicas for device in group):
             if device in owner:
                 raise ExportError(

@@ -38,15 +38,25 @@ def _pipedream_s(problem: Problem, priced: PricedPlan, objective: Objective) -> 
 
 
 def period_s(problem: Problem, priced: PricedPlan, model: SearchModel, *, with_tail: bool = False) -> float:
-    """Seconds between microbatches in the steady state: the busiest stage, in `overlapped` also the busiest link."""
+    """Seconds between microbatches in the steady state: the busiest rank, in `overlapped` also the busiest link."""
     tail = 1.0 / priced.plan.num_microbatches if with_tail else 0.0
     loads = [stage.pass_s / stage.dealt + tail * stage.tail_s for stage in priced.stages]
     if model is SearchModel.BLOCKING:
         ends = blocking_ends_s(problem, priced)
         loads = [load + end for load, end in zip(loads, ends, strict=True)]
+    loads = _per_rank(priced, loads)
     if model is SearchModel.OVERLAPPED:
         loads += [_occupied_s(priced, t) for t in priced.transfers]
     return max(loads)
+
+
+def _per_rank(priced: PricedPlan, loads: list[float]) -> list[float]:
+    """A device that runs several stages runs them one after the other."""
+    ranks = priced.shape.ranks
+    summed = [0.0] * priced.shape.pipeline_size
+    for rank, load in zip(ranks, loads, strict=True):
+        summed[rank] += load
+    return summed
 
 
 def transfer_s(transfer: PricedTransfer, model: SearchModel) -> tuple[float, float]:

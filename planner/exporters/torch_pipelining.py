@@ -7,6 +7,8 @@ The document is plain JSON, so that it can be read without PipePlan:
     order = document["schedule"]
     schedule = get_schedule_class(order["name"])(stage, order["n_microbatches"], loss_fn=f)
 
+With several stages on a rank (`stages[i]["pp_rank"]`) torch takes their list instead of `stage`.
+
 `schedule.compute_only_csv` is the same order as `_PipelineScheduleRuntime._load_csv(..., format="compute_only")` reads
 it: one row per pipeline rank, cells such as `1F0` and `1B0`. Checked with torch 2.13.
 """
@@ -16,16 +18,25 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from planner.costs.model import shape_of
 from planner.errors import ExportError
 from planner.exporters.base import EXPORTERS, ExportContext
 from planner.graph import GraphIndex
 from planner.grid import Grid, check_microbatches, grid_of
 from planner.plan import Plan
+from planner.problem import Problem
 from planner.result import SCHEMA_VERSION
-from planner.schedules import SCHEDULES, PipelineShape
+from planner.schedules import SCHEDULES, Placement
 
 ENGINE = "torch.distributed.pipelining"
-TORCH_SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B"}
+TORCH_SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved_1f1b": "Interleaved1F1B",
+    "looped_bfs": "LoopedBFS",
+    "zb_v": "ZBVZeroBubble",
+    "dualpipe_v": "DualPipeV",
+}
 """Our names to those that `torch.distributed.pipelining.schedules.get_schedule_class` takes."""
 CSV_SCHEDULE = "_PipelineScheduleRuntime"
 """Torch's class that runs any action list: for schedules that torch has no class of its own for."""
@@ -50,7 +61,7 @@ class TorchPipelining:
 def torch_document(context: ExportContext) -> dict[str, Any]:
     """The document as JSON values (see the module's head)."""
     plan, index = context.plan, context.problem.index
-    grid = grid_of(plan, ENGINE)
+    grid = grid_of(plan, ENGINE, virtual=SCHEDULES[plan.schedule].placement is not Placement.LINE)
     check_microbatches(plan, ENGINE)
     members = _members(plan)
     ordered = _in_execution_order(plan, index)
@@ -58,9 +69,9 @@ def torch_document(context: ExportContext) -> dict[str, Any]:
         "document": TorchPipelining.name,
         "schema_version": SCHEMA_VERSION,
         "split_spec": {_split_point(i, ids, index): SPLIT_POINT for i, ids in enumerate(ordered) if i},
-        "schedule": _schedule(plan, forward_only=context.problem.training is None),
+        "schedule": _schedule(context.problem, plan),
         "microbatch_size_per_rank": plan.microbatch_size // grid.num_replicas,
-        "device_mesh": _mesh(grid, members),
+        "device_mesh": _mesh(plan, grid, members),
         "stages": [_stage(number, ids, grid, members, plan) for number, ids in enumerate(ordered)],
     }
 
@@ -113,34 +124,31 @@ def _split_point(number: int, ids: list[str], index: GraphIndex) -> str:
     return index.layers[index.position[ids[0]]].entry or ids[0]
 
 
-def _schedule(plan: Plan, *, forward_only: bool) -> dict[str, Any]:
-    shape = PipelineShape(
-        num_stages=len(plan.stages),
-        num_microbatches=plan.num_microbatches,
-        dealt=(1,) * len(plan.stages),
-        forward_only=forward_only,
-    )
+def _schedule(problem: Problem, plan: Plan) -> dict[str, Any]:
+    shape = shape_of(problem, plan)
     rows = (",".join(map(str, worker.actions)) for worker in SCHEDULES[plan.schedule].workers(shape))
     return {
         "name": TORCH_SCHEDULES.get(plan.schedule, CSV_SCHEDULE),
         "n_microbatches": plan.num_microbatches,
-        "forward_only": forward_only,
+        "forward_only": shape.forward_only,
         "compute_only_csv": "".join(f"{row}\n" for row in rows),
     }
 
 
-def _mesh(grid: Grid, members: int) -> dict[str, Any]:
-    mesh = {"pp": grid.num_stages, "dp": grid.num_replicas} | ({"tp": members} if members > 1 else {})
-    devices = [device for row in grid.devices for group in row for device in group]
+def _mesh(plan: Plan, grid: Grid, members: int) -> dict[str, Any]:
+    by_rank = dict(zip(plan.rank_of, grid.devices, strict=True))
+    mesh = {"pp": len(by_rank), "dp": grid.num_replicas} | ({"tp": members} if members > 1 else {})
+    devices = [device for rank in sorted(by_rank) for group in by_rank[rank] for device in group]
     return {"mesh_dim_names": list(mesh), "mesh_shape": list(mesh.values()), "devices_by_rank": devices}
 
 
 def _stage(number: int, ids: list[str], grid: Grid, members: int, plan: Plan) -> dict[str, Any]:
     ranks_per_stage = grid.num_replicas * members
-    stage = plan.stages[number]
+    stage, at = plan.stages[number], plan.rank_of[number]
     return {
         "stage": number,
-        "ranks": list(range(number * ranks_per_stage, (number + 1) * ranks_per_stage)),
+        "pp_rank": at,
+        "ranks": list(range(at * ranks_per_stage, (at + 1) * ranks_per_stage)),
         "layers": ids,
         "recomputation": stage.recomputation.value,
         "zero": stage.zero,
