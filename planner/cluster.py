@@ -103,6 +103,10 @@ LOCAL_ROUTE = Route(bandwidth_bytes_per_s=float("inf"), latency_s=0.0)
 """From a device to itself."""
 
 
+MAX_UPLINKS = 4
+"""Links by which a switch that belongs to some devices reaches the rest of the network."""
+
+
 class Network:
     """Routes over a cluster's links: the widest path, among those the one with the fewest hops.
 
@@ -111,7 +115,7 @@ class Network:
 
     def __init__(self, cluster: Cluster) -> None:
         self._links = cluster.links
-        self._devices = [device.id for device in cluster.devices]
+        self._devices = dict.fromkeys(device.id for device in cluster.devices)
         self._neighbours: dict[str, list[tuple[str, int]]] = defaultdict(list)
         for number, link in enumerate(cluster.links):
             self._neighbours[link.a].append((link.b, number))
@@ -132,9 +136,39 @@ class Network:
             for vertex in (*self._devices, *self._neighbours)
         }
 
+    @cached_property
+    def kinds(self) -> dict[str, int]:
+        """Per device a number that its twins share, and other sets of as many twins whose links differ in nothing but
+        the names of switches of their own (the nodes of a cluster).
+
+        So the price of a route between devices depends only on their kinds and on whether they are twins: swapping two
+        such sets, with their switches, changes nothing in the graph.
+        """
+        members: dict[int, list[str]] = defaultdict(list)
+        for device in self._devices:
+            members[self.twins[device]].append(device)
+        numbers: dict[object, int] = {}
+        kind_of = {
+            number: numbers.setdefault((len(twins), self._anonymous(twins)), len(numbers))
+            for number, twins in members.items()
+        }
+        return {device: kind_of[self.twins[device]] for device in self._devices}
+
     def _attachment(self, vertex: str) -> object:
-        links = [(other, self._links[number]) for other, number in self._neighbours.get(vertex, ())]
-        return tuple((other, link.bandwidth_bytes_per_s, link.latency_s) for other, link in links) or vertex
+        return tuple((other, *self._price(number)) for other, number in self._neighbours.get(vertex, ())) or vertex
+
+    def _anonymous(self, twins: list[str]) -> object:
+        """What these vertices are linked to, without the names of switches that hardly anything else is linked to."""
+        inside, found = set(twins), list[object]()
+        for switch, number in self._neighbours.get(twins[0], ()):
+            around = self._neighbours[switch]
+            own = switch not in self._devices and len(around) <= len(twins) + MAX_UPLINKS
+            further = tuple((v, *self._price(n)) for v, n in around if v not in inside) if own else switch
+            found.append((further, *self._price(number)))
+        return tuple(found) or twins[0]
+
+    def _price(self, link: int) -> tuple[float, float]:
+        return self._links[link].bandwidth_bytes_per_s, self._links[link].latency_s
 
     def route(self, source: str, target: str) -> Route | None:
         """The route from `source` to `target`; None when no path of links joins them."""

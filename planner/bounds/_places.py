@@ -24,8 +24,9 @@ class Places:
         self.groups = {kind: self._listed(kind) for kind in query.groups}
         self.widths = sorted({link.bandwidth_bytes_per_s for link in self.problem.cluster.links}, reverse=True)
         self._members = cache(self._most_together)
+        self.inside = cache(self._inside)
 
-    def inside(self, kind: str) -> Route | None:
+    def _inside(self, kind: str) -> Route | None:
         """The widest ring of one group, without latency; None for single devices."""
         if self.tensor == 1:
             return None

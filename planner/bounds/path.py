@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 
 from planner.bounds._bisect import Question, largest_refuted
@@ -74,7 +74,7 @@ def _ceiling(query: BoundQuery) -> float:
     return 3.0 * count * slowest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Path:
     """Running sums along the path: least passes, and forward and backward seconds per degree."""
 
@@ -84,10 +84,36 @@ class _Path:
     count: int
     dealt: bool
 
+    @cached_property
+    def _least_busy(self) -> tuple[float, float]:
+        """The longest that a layer keeps its stage busy, and the groups' busy seconds together, at best degrees."""
+        alone, together = 0.0, 0.0
+        for i in range(len(self.before) - 1):
+            busy = [
+                (
+                    d,
+                    self._share(d)
+                    * (self.forward[d][i + 1] - self.forward[d][i] + self.backward[d][i + 1] - self.backward[d][i]),
+                )
+                for d in self.forward
+            ]
+            alone = max(alone, min(seconds for _, seconds in busy))
+            together += min(d * seconds for d, seconds in busy)
+        return alone, together
+
+    def refuted_by_work(self, groups: int, value: float) -> bool:
+        """Whether some layer alone, or all of them on all groups, take longer than `value`."""
+        alone, together = self._least_busy
+        return max(alone, together / groups) > value * (1 + 1e-9)
+
+    def _share(self, degree: int) -> int:
+        """Microbatches that the busiest replica runs."""
+        return math.ceil(self.count / degree) if self.dealt else self.count
+
     def end(self, start: int, degree: int, value: float, idle: IdleRule, groups_after: int) -> int:
         """The farthest end of a stage from `start` that stays at or below `value`."""
         forward, backward = self.forward[degree], self.backward[degree]
-        share = math.ceil(self.count / degree) if self.dealt else self.count
+        share = self._share(degree)
 
         def reached(end: int) -> float:
             f, b = forward[end] - forward[start], backward[end] - backward[start]
@@ -99,13 +125,29 @@ class _Path:
 
 
 def _reaches_the_end(path: _Path, rule: IdleRule, groups: int, value: float) -> bool:
-    """Whether the relaxed division reaches the end of the path."""
-    reach = [0] * (groups + 1)
+    """Whether the relaxed division reaches the end of the path.
+
+    reach(d) is looked at again only where it can differ from reach(d - 1): a stage may begin at a new place, or fewer
+    groups follow than microbatches can be in flight.
+    """
+    if path.refuted_by_work(groups, value):
+        return False
+    reach, known, awake = [0] * (groups + 1), dict[tuple[int, int, int], int](), set(path.forward)
     for used in range(1, groups + 1):
-        ends = [path.end(reach[used - r], r, value, rule, groups - used) for r in path.forward if r <= used]
-        reach[used] = max([reach[used - 1], *ends])
+        reach[used] = reach[used - 1]
+        after = min(groups - used, path.count - 1)
+        if used not in awake and after == path.count - 1:
+            continue
+        for degree in path.forward:
+            if degree <= used:
+                key = (reach[used - degree], degree, after)
+                if key not in known:
+                    known[key] = path.end(reach[used - degree], degree, value, rule, after)
+                reach[used] = max(reach[used], known[key])
         if reach[used] >= len(path.before) - 1:
             return True
+        if reach[used] > reach[used - 1]:
+            awake.update(used + degree for degree in path.forward)
     return False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 from planner.cluster import Route
 from planner.costs.parts import Number
@@ -60,8 +61,10 @@ def replica_ring_route(problem: Problem, replicas: Sequence[Group]) -> Route | N
     """The slowest of the rings that join the k-th devices of all replicas (gradient all-reduce)."""
     if len(replicas) < 2:
         return None
-    rings = [[group[k] for group in replicas] for k in range(len(replicas[0]))]
-    return _slower([ring_route(problem, ring) for ring in rings])
+    twin = problem.network.twins
+    rings = [tuple(group[k] for group in replicas) for k in range(len(replicas[0]))]
+    unlike = {tuple(map(twin.__getitem__, ring)): ring for ring in reversed(rings)}
+    return _slower([ring_route(problem, ring) for ring in reversed(unlike.values())])
 
 
 def expert_routes(problem: Problem, groups: Sequence[Group], expert: int) -> tuple[Route | None, Route | None]:
@@ -83,12 +86,19 @@ def pipe_route(problem: Problem, senders: Sequence[Group], receivers: Sequence[G
     Replica j of the receivers talks to the replicas of the senders that hold its samples (contiguous shares); the
     k-th device of a group talks to the k-th of the other.
     """
-    pairs = {
-        (a[min(k, len(a) - 1)], b[min(k, len(b) - 1)])
-        for a, b in _talking(senders, receivers)
-        for k in range(max(len(a), len(b)))
-    }
-    return slowest(problem, sorted(pairs))
+    twin, pairs = problem.network.twins, dict[tuple[int, int], tuple[str, str]]()
+    for a, b in _talking(senders, receivers):
+        for pair in zip_longest(a, b, fillvalue=(a if len(a) < len(b) else b)[-1]):
+            key = (twin[pair[0]], twin[pair[1]])
+            if key not in pairs or pair < pairs[key]:
+                pairs[key] = pair
+    return slowest(problem, sorted(pairs.values()))
+
+
+def any_to_any_route(problem: Problem, senders: Sequence[Group], receivers: Sequence[Group]) -> Route:
+    """The slowest route between the first devices of any two replicas: whole microbatches are dealt to all in turn."""
+    ends = [_one_of_each_kind(problem, [group[0] for group in side]) for side in (senders, receivers)]
+    return slowest(problem, [(a, b) for a in ends[0] for b in ends[1]])
 
 
 def slowest(problem: Problem, pairs: Sequence[tuple[str, str]]) -> Route:
@@ -109,11 +119,19 @@ def slowest(problem: Problem, pairs: Sequence[tuple[str, str]]) -> Route:
 
 def _unlike(problem: Problem, pairs: Sequence[tuple[str, str]]) -> Iterable[tuple[str, str]]:
     """The first of all pairs whose ends hang on the network alike: their routes have one price."""
-    twin = problem.network.twins
-    first: dict[tuple[int, int, bool], tuple[str, str]] = {}
-    for pair in pairs:
-        first.setdefault((twin[pair[0]], twin[pair[1]], pair[0] == pair[1]), pair)
+    twin, kind = problem.network.twins, problem.network.kinds
+    first: dict[tuple[int, int, bool, bool], tuple[str, str]] = {}
+    for a, b in pairs:
+        first.setdefault((kind[a], kind[b], twin[a] == twin[b], a == b), (a, b))
     return first.values()
+
+
+def _one_of_each_kind(problem: Problem, devices: Sequence[str]) -> list[str]:
+    """The first of all devices that hang on the network alike."""
+    first: dict[int, str] = {}
+    for device in devices:
+        first.setdefault(problem.network.twins[device], device)
+    return list(first.values())
 
 
 def _slower(routes: Sequence[Route | None]) -> Route | None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from planner.cluster import DeviceKind, Route
 from planner.costs.communication import (
+    any_to_any_route,
     expert_routes,
     pipe_route,
     replica_ring_route,
     ring_route,
-    slowest,
     tensor_groups,
 )
 from planner.costs.compute import LayerPrices, layer_prices
@@ -27,6 +28,9 @@ from planner.problem import Problem
 from planner.schedules import SCHEDULES, Kept, PipelineShape
 from planner.timeline import MemoryParts
 from planner.workload import Recomputation, ReplicaMode
+
+if TYPE_CHECKING:
+    from planner.costs.intervals import Intervals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +118,13 @@ class CostModel:
         if key not in self._prices:
             self._prices[key] = layer_prices(self.problem, device_type, samples, tensor)
         return self._prices[key]
+
+    @cached_property
+    def intervals(self) -> Intervals:
+        """Sums over all intervals of the order."""
+        from planner.costs.intervals import Intervals  # numpy takes its time to import
+
+        return Intervals(self.problem)
 
     def price(self, plan: Plan) -> PricedPlan:
         """Price a plan whose ids are known (`verify` checks that first).
@@ -252,7 +263,7 @@ class CostModel:
 
     def _dealt_route(self, a: Stage, b: Stage) -> Route:
         """Any replica may send to any other when whole microbatches are dealt in turn."""
-        return slowest(self.problem, [(x[0], y[0]) for x in a.replicas for y in b.replicas])
+        return any_to_any_route(self.problem, a.replicas, b.replicas)
 
 
 def shape_of(problem: Problem, plan: Plan) -> PipelineShape:

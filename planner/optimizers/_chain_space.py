@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cluster import DeviceKind, Route
-from planner.costs.communication import Group, pipe_route, replica_ring_route, ring_route, slowest
+from planner.costs.communication import Group, any_to_any_route, pipe_route, replica_ring_route, ring_route
 from planner.costs.compute import CANNOT_RUN_S
-from planner.costs.intervals import Array, cut_bytes, interval_parts
+from planner.costs.intervals import Array, cut_bytes
 from planner.costs.memory import memory_bytes, total_bytes
 from planner.costs.parts import StageParts
-from planner.costs.stage import StageSeconds, StageSetting, stage_seconds, tied_all_reduce_s
+from planner.costs.stage import StageSetting, stage_seconds, tied_all_reduce_s
 from planner.errors import InputError
 from planner.optimizers.base import SearchContext
 from planner.options import Level, SearchModel
@@ -26,6 +26,9 @@ from planner.plan import Plan, Stage
 from planner.problem import Problem
 from planner.schedules import SCHEDULES, PipelineShape
 from planner.workload import ReplicaMode
+
+MAX_CELLS = 2e7
+"""Intervals of all depths that are remembered: 0.2 GB for each figure."""
 
 Counts = tuple[int, ...]
 """Groups used so far, per class."""
@@ -88,6 +91,7 @@ class ChainSpace:
         degrees: tuple[int, ...],
         *,
         by_memory: bool = True,
+        classes: list[list[Group]] | None = None,
     ) -> None:
         self.context, self.problem, self.costs = context, context.problem, context.costs
         self.schedule, (self.microbatch_size, self.num_microbatches) = schedule, batch
@@ -97,14 +101,16 @@ class ChainSpace:
         self.levels = context.levels
         self.trades_tails = False
         self.dealt = context.options.replica_mode is ReplicaMode.DEALT
-        self.classes = device_classes(self.problem, self.tensor, by_memory=by_memory)
+        self.classes = classes or device_classes(self.problem, self.tensor, by_memory=by_memory)
         self.configs = [Config(c, r) for c, groups in enumerate(self.classes) for r in degrees if r <= len(groups)]
         self.num_layers = len(self.problem.index)
         self.may_cut = _boundaries(self.problem) & np.array(context.may_cut)
         self._cut = cut_bytes(self.problem.index)
         self._parts: dict[tuple[str, int], StageParts] = {}
-        self._seconds: dict[object, tuple[StageParts, StageSeconds, Array]] = {}
+        self._seconds: dict[object, tuple[Array, Array]] = {}
         self._stages: dict[object, StageArrays] = {}
+        self._needs: dict[tuple[Level, Config], tuple[Array, Array]] = {}
+        self._limits: dict[int, int] = {}
         self._boundaries: dict[object, BoundaryArrays | None] = {}
         self._routes: dict[object, Route | None] = {}
         self._rings: dict[tuple[Group, ...], tuple[Route | None, Route | None] | None] = {}
@@ -146,6 +152,8 @@ class ChainSpace:
             return None
         key = (config, held, routes)
         if key not in self._stages:
+            if len(self._stages) * self.num_layers**2 > MAX_CELLS:
+                self._stages.clear()
             self._stages[key] = self._stage_arrays(config, held, routes)
         return self._stages[key]
 
@@ -235,7 +243,7 @@ class ChainSpace:
     def _pipe_route(self, left: tuple[Group, ...], right: tuple[Group, ...]) -> Route | None:
         try:
             if self.dealt:
-                return slowest(self.problem, [(a[0], b[0]) for a in left for b in right])
+                return any_to_any_route(self.problem, left, right)
             return pipe_route(self.problem, left, right)
         except InputError:
             return None
@@ -252,12 +260,10 @@ class ChainSpace:
     def _at_level(
         self, level: Level, config: Config, held: int, routes: tuple[Route | None, Route | None]
     ) -> StageArrays:
-        _, seconds, tied = self._priced(level, config, routes)
-        passes = np.asarray(seconds.forward_s + seconds.backward_s, dtype=float)
-        tail = np.asarray(seconds.all_reduce_s + seconds.optimizer_s + tied, dtype=float)
+        passes, tail = self._priced(level, config, routes)
         share = config.replicas if self.dealt else 1
-        excess = self._memory(self._interval_parts(config), level, config, held) - self._limit(config)
-        return StageArrays(pass_s=passes, load_s=passes / share, tail_s=tail, excess_bytes=np.asarray(excess))
+        load = passes / share if share > 1 else passes
+        return StageArrays(pass_s=passes, load_s=load, tail_s=tail, excess_bytes=self._excess(level, config, held))
 
     def held(self, stages_from_here: int) -> int:
         """Microbatches in flight of a stage whose replicas split each of them."""
@@ -265,29 +271,40 @@ class ChainSpace:
 
     def pass_s(self, config: Config) -> Array:
         """Forward and backward seconds without collectives between replicas (which need a placement)."""
-        return np.asarray(self._priced(self.levels[0], config, (None, None))[1].forward_s, dtype=float)
+        return self._priced(self.levels[0], config, (None, None))[0]
 
     def excess(self, config: Config, held: int) -> Array:
         """Bytes over the class's limit with `held` microbatches in flight, at the level that needs least."""
-        parts = self._interval_parts(config)
-        needs: list[Array] = [self._memory(parts, level, config, held) for level in self.levels]
-        return np.asarray(np.minimum.reduce(needs) - self._limit(config))
+        return np.asarray(np.minimum.reduce([self._excess(level, config, held) for level in self.levels]))
 
-    def _priced(
-        self, level: Level, config: Config, routes: tuple[Route | None, Route | None]
-    ) -> tuple[StageParts, StageSeconds, Array]:
+    def _priced(self, level: Level, config: Config, routes: tuple[Route | None, Route | None]) -> tuple[Array, Array]:
+        """Seconds of both passes, and of the tail."""
         key = (level, config, routes)
         if key not in self._seconds:
             parts = self._interval_parts(config)
             seconds = stage_seconds(self.problem, parts, self._setting(level, config, routes))
-            self._seconds[key] = (parts, seconds, self._tied(parts))
+            tail = seconds.all_reduce_s + seconds.optimizer_s + self._tied(parts)
+            self._seconds[key] = (
+                np.asarray(seconds.forward_s + seconds.backward_s, dtype=float),
+                np.asarray(tail, dtype=float),
+            )
         return self._seconds[key]
+
+    def _excess(self, level: Level, config: Config, held: int) -> Array:
+        """Bytes over the limit at a level: what is always there, and what every microbatch in flight holds."""
+        key = (level, config)
+        if key not in self._needs:
+            parts = self._interval_parts(config)
+            without, one = (self._memory(parts, level, config, count) for count in (0, 1))
+            self._needs[key] = (without - self._limit(config), one - without)
+        always, each = self._needs[key]
+        return np.asarray(always + held * each)
 
     def _interval_parts(self, config: Config) -> StageParts:
         kind, sharers = self.device_type(config), self._sharers(config)
         if (kind, sharers) not in self._parts:
             prices = self.costs.layer_prices(kind, self.microbatch_size / sharers, self.tensor)
-            self._parts[kind, sharers] = interval_parts(self.problem, prices, self.microbatch_size)
+            self._parts[kind, sharers] = self.costs.intervals.parts(prices, self.microbatch_size)
         return self._parts[kind, sharers]
 
     def _sharers(self, config: Config) -> int:
@@ -332,7 +349,10 @@ class ChainSpace:
 
     def _limit(self, config: Config) -> int:
         """The least memory of the class's devices."""
-        return min(self.problem.memory_limits[d] for group in self.classes[config.device_class] for d in group)
+        c = config.device_class
+        if c not in self._limits:
+            self._limits[c] = min(self.problem.memory_limits[d] for group in self.classes[c] for d in group)
+        return self._limits[c]
 
     def _boundary_arrays(self, left: Config, right: Config, route: Route) -> BoundaryArrays:
         both = min(left.replicas, right.replicas)

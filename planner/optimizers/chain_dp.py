@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import chain, combinations
 
 from planner.costs.objective import objective_s
 from planner.optimizers._chain_kernel import Caps, Goal, Solution, Sweep
 from planner.optimizers._chain_memory import fewest_groups
+from planner.optimizers._chain_settings import Setting, query_of, setting_of
 from planner.optimizers._chain_space import ChainSpace, device_classes
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors, mixes_devices
 from planner.options import Objective, Replication
@@ -33,7 +35,11 @@ MAX_CELLS = 4e8
 """Largest sweep (table cells) for which replication degrees may differ between stages: some seconds in numpy."""
 
 
-MAX_DEVICES_COMPARED = 512
+MAX_KINDS_COMPARED = 512
+
+NEAR = 1.02
+"""Settings and numbers of stages this close to the best are searched for other candidates: the simulator may prefer
+them."""
 
 MAX_LAYERS = 1500
 """About 20 MB per table of intervals."""
@@ -68,25 +74,39 @@ class ChainDP:
 class _Search:
     def __init__(self, context: SearchContext) -> None:
         self.context = context
-        self.found: dict[object, Candidate] = {}
-        self.best = math.inf
+        self.found = {_key(c.plan): c for c in context.incumbents}
+        self.best = min((c.objective_s for c in context.incumbents), default=math.inf)
         self.complete = True
         self.notes: list[str] = []
         self.uniform = uniform_links(context.problem)
-        self.by_memory = _memory_views(context)
+        tensor = context.problem.workload.tensor
+        self.classes = {view: device_classes(context.problem, tensor, by_memory=view) for view in (True, False)}
+        self.by_memory = [True] if len(self.classes[True]) == len(self.classes[False]) else [True, False]
 
     def run(self) -> None:
-        """All batches, from the largest number of microbatches on."""
-        options = self.context.options
+        """All settings, those with the smallest floor first; none whose floor is no better than a known plan."""
+        settings = sorted(self._settings(), key=lambda setting: setting.floor_s)
+        for setting in settings:
+            if setting.floor_s >= self.best * NEAR:
+                break
+            if self.context.clock.expired():
+                self._ran_out()
+                break
+            self._search(setting)
+        if not self.complete and not self.found:
+            self._thriftiest()
+
+    def _settings(self) -> list[Setting]:
+        """Per batch all degrees together, where that is affordable, else each degree alone."""
+        made, options, query = list[Setting](), self.context.options, query_of(self.context)
         for batch in self.context.batches():
             degrees = self._degrees(batch)
-            if self.context.options.replication is Replication.ANY and self._affordable(degrees):
-                self._spaces(batch, [tuple(degrees)])
-            else:
-                self._spaces(batch, [(degree,) for degree in degrees])
-                if self.context.options.replication is Replication.ANY and len(degrees) > 1:
-                    self._restricted()
-                    self._thriftiest(batch, degrees)
+            together = options.replication is Replication.ANY and self._affordable(degrees)
+            if not together and options.replication is Replication.ANY:
+                self._restricted()
+            sets = [tuple(degrees)] if together else [(degree,) for degree in degrees]
+            made += [setting_of(query, batch, chosen, options.num_stages) for chosen in sets]
+        return made
 
     def outcome(self) -> Outcome:
         """Candidates by value; exact when everything was searched and the problem is one where that means optimal."""
@@ -104,17 +124,16 @@ class _Search:
 
     def _degrees(self, batch: tuple[int, int]) -> list[int]:
         """Replication degrees that the batch allows, on as many groups as the largest class has."""
-        work, options = self.context.problem.workload, self.context.options
-        if self.context.options.replication is Replication.NONE:
+        options = self.context.options
+        if options.replication is Replication.NONE:
             return [1]
-        views = [device_classes(self.context.problem, work.tensor, by_memory=view) for view in self.by_memory]
-        most = max(len(groups) for classes in views for groups in classes)
+        most = max(len(groups) for classes in self.classes.values() for groups in classes)
         if options.replica_mode is ReplicaMode.DEALT:
             return list(range(1, min(most, batch[1]) + 1))
         return [degree for degree in divisors(batch[0]) if degree <= most]
 
     def _affordable(self, degrees: list[int]) -> bool:
-        classes = device_classes(self.context.problem, self.context.problem.workload.tensor)
+        classes = self.classes[True]
         states = math.prod(len(groups) + 1 for groups in classes)
         stages = min(len(self.context.problem.index), sum(len(groups) for groups in classes))
         cells = len(self.context.problem.index) ** 2 * stages * states * (len(degrees) * len(classes)) ** 2
@@ -127,48 +146,55 @@ class _Search:
             "too large; use --replication equal to make that the question"
         )
 
-    def _thriftiest(self, batch: tuple[int, int], degrees: list[int]) -> None:
+    def _thriftiest(self) -> None:
         """With memory too tight for equal degrees, the plan on the fewest groups with any degrees."""
-        space = ChainSpace(self.context, self.context.schedules[0], batch, tuple(degrees))
-        if self.found or len(space.classes) != 1 or space.dealt:
-            return
-        fit = fewest_groups(space, self.context.options.num_stages)
-        if fit is not None:
-            self._keep_plan(space.plan(fit[1], idle_last=self.uniform))
+        for batch in self.context.batches():
+            degrees = tuple(self._degrees(batch))
+            space = ChainSpace(self.context, self.context.schedules[0], batch, degrees, classes=self.classes[True])
+            if len(degrees) == 1 or len(space.classes) != 1 or space.dealt or self.context.clock.expired():
+                continue
+            fit = fewest_groups(space, self.context.options.num_stages)
+            if fit is not None:
+                self._keep_plan(space.plan(fit[1], idle_last=self.uniform))
 
-    def _spaces(self, batch: tuple[int, int], degree_sets: list[tuple[int, ...]]) -> None:
-        schedule = self.context.schedules[0]
-        for degrees in degree_sets:
-            if self.context.clock.expired():
-                self._ran_out()
-                return
-            for by_memory in self.by_memory:
-                space = ChainSpace(self.context, schedule, batch, degrees, by_memory=by_memory)
-                if space.configs:
-                    for solution in self._solutions(space):
-                        self._keep(space, solution)
-                    self.complete &= not space.trades_tails
+    def _search(self, setting: Setting) -> None:
+        for by_memory in self.by_memory:
+            space = ChainSpace(
+                self.context,
+                self.context.schedules[0],
+                setting.batch,
+                setting.degrees,
+                by_memory=by_memory,
+                classes=self.classes[by_memory],
+            )
+            if space.configs:
+                for solution in self._solutions(space, setting):
+                    self._keep(space, solution)
+                self.complete &= not space.trades_tails
 
     def _ran_out(self) -> None:
         self.complete = False
         self.notes.append("chain_dp reached the time limit")
 
-    def _solutions(self, space: ChainSpace) -> Iterator[Solution]:
+    def _solutions(self, space: ChainSpace, setting: Setting) -> Iterator[Solution]:
         if self.context.options.objective is Objective.THROUGHPUT:
             weight = 1.0 / space.num_microbatches if self.context.problem.training else 0.0
-            yield from self._sweep(space, Goal.PERIOD, Caps(tail_weight=weight))
+            cap = self.best * NEAR * space.microbatch_size
+            found = self._swept(Sweep(space, Goal.PERIOD, Caps(period_s=cap, tail_weight=weight)))
+            yield from [found] if found else []
         else:
-            yield from self._by_tail(space)
+            yield from self._by_tail(space, setting)
 
-    def _by_tail(self, space: ChainSpace) -> Iterator[Solution]:
+    def _by_tail(self, space: ChainSpace, setting: Setting) -> Iterator[Solution]:
         """Lower the cap on the tails until no better value can follow."""
-        smallest = next(self._sweep(space, Goal.TAIL, Caps()), None)
+        caps = Caps(period_s=self._period_worth(space, setting.passes_s, NEAR))
+        smallest = self._swept(Sweep(space, Goal.TAIL, caps))
         if smallest is None:
             return
         cap = math.inf
         while not self.context.clock.expired():
             value, tail = math.inf, math.inf
-            for solution in self._by_period(space, cap, smallest.value):
+            for solution in self._by_period(space, setting, cap, smallest.value):
                 yield solution
                 here = solution.sum_s + (space.num_microbatches - 1) * solution.period_s
                 if here < value:
@@ -178,31 +204,32 @@ class _Search:
             cap = tail * STRICTLY
         self._ran_out()
 
-    def _by_period(self, space: ChainSpace, tail: float, least_tail: float) -> Iterator[Solution]:
-        """Lower the cap on the period from the smallest sum on; stop when the caps meet."""
+    def _by_period(self, space: ChainSpace, setting: Setting, tail: float, least_tail: float) -> Iterator[Solution]:
+        """The smallest period first, then from the smallest sum on with a lower and lower cap on the period, until the
+        caps meet."""
         rest = space.num_microbatches - 1
-        cap, fastest = math.inf, None
-        while not self.context.clock.expired():
-            solution = next(self._sweep(space, Goal.SUM, Caps(period_s=cap, tail_s=tail)), None)
+        near = self._period_worth(space, setting.passes_s + least_tail, NEAR)
+        sweep = Sweep(space, Goal.PERIOD, Caps(period_s=near, tail_s=tail))
+        fastest = self._swept(sweep)
+        if fastest is None:
+            return
+        yield fastest
+        yield from self._alternatives(sweep, rest)
+        cap = self._period_worth(space, setting.passes_s + least_tail)
+        while fastest.period_s <= cap and not self.context.clock.expired():
+            solution = self._swept(Sweep(space, Goal.SUM, Caps(period_s=cap, tail_s=tail)))
             if solution is None:
                 return
             yield solution
-            if not rest:
+            if not rest or fastest.period_s >= solution.period_s:
                 return
-            if fastest is None:
-                sweep = Sweep(space, Goal.PERIOD, Caps(tail_s=tail))
-                fastest = sweep.best(self._most_stages(space), self.context.options.num_stages)
-                if fastest is None:
-                    return
-                yield fastest
-                yield from self._alternatives(sweep, rest)
-                if fastest.period_s >= solution.period_s:
-                    return
-            worth = (self.best - least_tail - solution.sum_s) / rest
+            worth = self._period_worth(space, solution.sum_s + least_tail)
             cap = min(solution.period_s, worth) * STRICTLY
-            if cap < fastest.period_s:
-                return
-        self._ran_out()
+
+    def _period_worth(self, space: ChainSpace, beside_s: float, slack: float = 1.0) -> float:
+        """The longest period with which a plan that takes `beside_s` besides is as good as the best one known."""
+        rest = space.num_microbatches - 1
+        return max(0.0, (self.best * slack - beside_s) / rest) if rest else math.inf
 
     def _alternatives(self, sweep: Sweep, rest: int) -> list[Solution]:
         """The most promising other numbers of stages: finalists for the simulator."""
@@ -214,10 +241,12 @@ class _Search:
     def _most_stages(self, space: ChainSpace) -> int:
         return min(space.num_layers, sum(space.capacity))
 
-    def _sweep(self, space: ChainSpace, goal: Goal, caps: Caps) -> Iterator[Solution]:
-        solution = Sweep(space, goal, caps).best(self._most_stages(space), self.context.options.num_stages)
-        if solution is not None:
-            yield solution
+    def _swept(self, sweep: Sweep) -> Solution | None:
+        """The sweep's best; says so when the clock ended it."""
+        solution = sweep.best(self._most_stages(sweep.space), self.context.options.num_stages)
+        if not sweep.finished:
+            self._ran_out()
+        return solution
 
     def _keep(self, space: ChainSpace, solution: Solution) -> None:
         """Remember the solution's plan."""
@@ -225,7 +254,7 @@ class _Search:
 
     def _keep_plan(self, plan: Plan) -> None:
         """Price the plan with the cost model and remember it."""
-        key = (plan.stages, plan.microbatch_size)
+        key = _key(plan)
         if key in self.found:
             return
         priced = self.context.costs.price(plan)
@@ -245,24 +274,29 @@ class _Search:
         return f"stages of consecutive layers on {groups}, equal devices per stage"
 
 
-def _memory_views(context: SearchContext) -> list[bool]:
-    """Classes by type and memory; where memory parts devices of one type, also by type alone, with its least memory."""
-    problem, tensor = context.problem, context.problem.workload.tensor
-    fine, coarse = (len(device_classes(problem, tensor, by_memory=view)) for view in (True, False))
-    return [True] if fine == coarse else [True, False]
-
-
 def uniform_links(problem: Problem) -> bool:
     """Whether every pair of devices has the same route, so that placement does not matter.
 
-    Clusters of more than 512 devices are not looked at and count as not uniform.
+    Devices with equal links to the same switches are looked at once; more than 512 kinds count as not uniform.
     """
-    ids = [device.id for device in problem.cluster.devices]
-    if len(ids) > MAX_DEVICES_COMPARED:
+    network, kinds = problem.network, dict[int, list[str]]()
+    for device in problem.cluster.devices:
+        kinds.setdefault(network.twins[device.id], []).append(device.id)
+    if len(kinds) > MAX_KINDS_COMPARED:
         return False
-    routes = [problem.network.route(a, b) for number, a in enumerate(ids) for b in ids[number + 1 :]]
-    prices = {None if route is None else (route.bandwidth_bytes_per_s, route.latency_s) for route in routes}
-    return len(prices) <= 1
+    firsts = [members[0] for members in kinds.values()]
+    pairs = [(members[0], members[1]) for members in kinds.values() if len(members) > 1]
+    prices = set()
+    for a, b in chain(pairs, combinations(firsts, 2)):
+        route = network.route(a, b)
+        prices.add(None if route is None else (route.bandwidth_bytes_per_s, route.latency_s))
+        if len(prices) > 1:
+            return False
+    return True
+
+
+def _key(plan: Plan) -> object:
+    return plan.stages, plan.microbatch_size
 
 
 def _rank(candidate: Candidate) -> tuple[float, int, int]:

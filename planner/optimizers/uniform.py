@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from planner.costs.communication import Group
 from planner.costs.objective import objective_s
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
@@ -30,14 +32,20 @@ class Uniform:
 
     def search(self, context: SearchContext) -> Outcome:
         """Every (stages, replicas) that uses all devices, at every batch, under the frugal schedule."""
-        shapes = [(stages, batch) for batch in context.batches() for stages in _stage_counts(context)]
-        found = [c for stages, batch in shapes if (c := _fitting(context, stages, batch)) is not None]
+        groups, found, finished = listed_groups(context.problem), list[Candidate](), True
+        for batch, stages in product(context.batches(), _stage_counts(context, len(groups))):
+            if context.clock.expired():
+                finished = False
+                break
+            fitting = _fitting(context, groups, stages, batch)
+            found += [fitting] if fitting else []
         found.sort(key=lambda c: (c.objective_s, len(c.plan.stages)))
         return Outcome(
             candidates=tuple(found[: context.options.num_finalists]),
             exact=False,
             scope="stages of equally many layers, equal replication, all devices",
-            notes=() if found else ("no equal split of all devices fits",),
+            finished=finished,
+            notes=() if found or not finished else ("no equal split of all devices fits",),
         )
 
 
@@ -64,23 +72,21 @@ def _kind(problem: Problem, device: str) -> tuple[str, int]:
     return problem.devices[device].type, problem.memory_limits[device]
 
 
-def _stage_counts(context: SearchContext) -> list[int]:
+def _stage_counts(context: SearchContext, groups: int) -> list[int]:
     """Stage counts that divide the device groups (all of them, when replicas are not wanted)."""
-    groups = len(listed_groups(context.problem))
     counts = [groups] if context.options.replication is Replication.NONE else divisors(groups)
     wanted = context.options.num_stages
     return [s for s in counts if s <= len(context.problem.index) and wanted in (None, s)]
 
 
-def _fitting(context: SearchContext, num_stages: int, batch: tuple[int, int]) -> Candidate | None:
+def _fitting(context: SearchContext, groups: list[Group], num_stages: int, batch: tuple[int, int]) -> Candidate | None:
     """At the first level that fits, the same for all stages."""
-    plans = (_plan(context, num_stages, batch, level) for level in context.levels)
+    plans = (_plan(context, groups, num_stages, batch, level) for level in context.levels)
     return next((c for plan in plans if (c := _candidate(context, plan)) is not None), None)
 
 
-def _plan(context: SearchContext, num_stages: int, batch: tuple[int, int], level: Level) -> Plan:
+def _plan(context: SearchContext, groups: list[Group], num_stages: int, batch: tuple[int, int], level: Level) -> Plan:
     problem = context.problem
-    groups = listed_groups(problem)
     replicas = len(groups) // num_stages
     stages, first = [], 0
     for number, size in enumerate(equal_sizes(len(problem.index), num_stages)):
