@@ -101,7 +101,7 @@ class Hypergraph:
     def reduce(self) -> None:
         """Drop precedence that follows from other precedence. O(edges) operations on bitsets."""
         above = dict.fromkeys(self.alive, 0)
-        for (node,) in strong_components({node: self.after[node] for node in sorted(self.alive)}):
+        for node in self._sorted():
             implied = 0
             for p in self.before[node]:
                 implied |= above[p]
@@ -109,6 +109,17 @@ class Hypergraph:
                 self.before[node].discard(p)
                 self.after[p].discard(node)
             above[node] = implied | set_of(self.before[node])
+
+    def _sorted(self) -> list[int]:
+        """A topological order (Kahn)."""
+        missing = {node: len(self.before[node]) for node in self.alive}
+        order = sorted(node for node, count in missing.items() if not count)
+        for node in order:  # grows
+            for other in self.after[node]:
+                missing[other] -= 1
+                if not missing[other]:
+                    order.append(other)
+        return order
 
     def contracted(self, *, keep_memory: bool) -> tuple[BottleneckInstance, tuple[int, ...]]:
         """The instance of what is left, in topological order, and the original groups of each new group."""

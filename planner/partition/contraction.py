@@ -73,13 +73,14 @@ def contract(instance: BottleneckInstance, *, below: float | None = None, keep_m
     """
     graph = Hypergraph(instance)
     rules = _Rules(graph, keep_memory)
+    graph.reduce()
     while True:
-        graph.reduce()
         changed = rules.join_costly_pins(below) if below is not None else False
         if instance.num_stages is None:
             changed |= rules.move_nodes()
         if not changed:
             break
+        graph.reduce()
     smaller, members = graph.contracted(keep_memory=keep_memory)
     return Contraction(instance=smaller, members=members, deleted=tuple(graph.deleted))
 
@@ -106,18 +107,34 @@ class _Rules:
         return changed
 
     def join_costly_pins(self, below: float) -> bool:
-        """R4, with the loops that it makes."""
+        """R4, with the loops that it makes, until no tensor is costly."""
         changed = False
-        for number in range(len(self.graph.pins)):
-            first, *others = sorted(self.graph.pins[number]) or [0]
-            if others and self._must_stay_whole(number, below):
-                for node in others:
-                    self.graph.merge(node, first)
-                changed = True
-        if changed:
+        while self._join_all(below):
             self.graph.fuse_loops()
+            changed = True
+        if changed:
             self.graph.reduce()
         return changed
+
+    def _join_all(self, below: float) -> bool:
+        """R4 on every tensor, and again on those of nodes that became heavier."""
+        graph, changed = self.graph, False
+        waiting = list(range(len(graph.pins)))
+        while waiting:
+            again: set[int] = set()
+            for number in waiting:
+                if graph.pins[number] and self._must_stay_whole(number, below):
+                    again |= self._join(number)
+            changed |= bool(again)
+            waiting = sorted(again)
+        return changed
+
+    def _join(self, number: int) -> set[int]:
+        """Join the pins of a tensor; returns it and the tensors of the node that they are then."""
+        first, *others = sorted(self.graph.pins[number])
+        for node in others:
+            self.graph.merge(node, first)
+        return {number, *self.graph.of[first]}
 
     def _move(self, a: int) -> set[int]:
         """The first rule that fits node a; returns the nodes to look at again."""

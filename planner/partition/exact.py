@@ -7,6 +7,7 @@ move no bytes.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -18,7 +19,10 @@ from planner.partition.contraction import Contraction, contract
 from planner.partition.exact_pass import EXACT, MAX_IDEALS, improve
 from planner.partition.instance import BottleneckInstance
 from planner.partition.loads import Bottleneck, fits, valued
-from planner.partition.upper_bound import order_search, pool_search, split_up
+from planner.partition.upper_bound import first_search, order_search, split_up, widened
+
+FEW_IDEALS = 20_000
+"""Up to so many ideals a pass costs less than looking for a better value to start it from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,22 +99,42 @@ def heuristic(
 def _minimise(
     instance: BottleneckInstance, *, keep_memory: bool, seed: int, expired: Callable[[], bool], max_ideals: int
 ) -> Solution:
-    """One run of the method; the partition is one of the original groups."""
+    """One run of the method; the partition is one of the original groups.
+
+    The pass comes early where there are few ideals below the first value found, else once a better one is known.
+    """
     smaller = contract(instance, keep_memory=keep_memory)
     try:
-        best = _expanded(instance, smaller, pool_search(smaller.instance, seed=seed, expired=expired))
+        found = first_search(smaller.instance, seed=seed, expired=expired)
     except LimitError as fault:
         return Solution(best=None, bound_s=0.0, note=str(fault))
+    best = _expanded(instance, smaller, found)
+    with contextlib.suppress(LimitError):
+        return _from(instance, smaller, best, keep_memory, expired, min(FEW_IDEALS, max_ideals))
+    if found is not None:
+        best = _expanded(instance, smaller, widened(smaller.instance, found, seed=seed, expired=expired))
+    try:
+        return _from(instance, smaller, best, keep_memory, expired, max_ideals)
+    except LimitError as fault:
+        return Solution(best=best, bound_s=0.0, note=str(fault))
+
+
+def _from(
+    instance: BottleneckInstance,
+    smaller: Contraction,
+    best: Bottleneck | None,
+    keep_memory: bool,
+    expired: Callable[[], bool],
+    max_ideals: int,
+) -> Solution:
+    """The pass below the best known partition. LimitError when there are too many ideals."""
     below = best.value_s * EXACT if best else math.inf
     if best is not None and below <= 0:
         return Solution(best=best, bound_s=best.value_s)
     if best is not None:
         smaller = contract(instance, below=below, keep_memory=keep_memory)
-    try:
-        ideals = enumerate_ideals(smaller.instance.groups, max_ideals, expired)
-        found, finished = improve(smaller.instance, ideals, below, expired)
-    except LimitError as fault:
-        return Solution(best=best, bound_s=0.0, note=str(fault))
+    ideals = enumerate_ideals(smaller.instance.groups, max_ideals, expired)
+    found, finished = improve(smaller.instance, ideals, below, expired)
     best = _expanded(instance, smaller, found) or best
     if not finished:
         return Solution(best=best, bound_s=0.0, note="the time limit ended the exact pass")

@@ -6,6 +6,7 @@ u counts the devices used per class, e_c is one of class c, the answer is the sm
 pass finds the smallest value below a known one, T, or proves that there is none:
 
 - ideals outside the windows of T are left out (planner.partition.windows);
+- where all devices are equal, another pass needs no u (planner.partition.count_pass);
 - an ideal is left from the states below T whose rest still fits on the devices left, and from those only that no state
   with fewer devices equals (not where the number of stages is fixed);
 - candidates for one stage are a slice of the sorted columns, priced at once (planner.partition.ideal_table);
@@ -24,6 +25,7 @@ import numpy as np
 
 from planner.errors import LimitError
 from planner.ideals import enumerate_ideals
+from planner.partition import count_pass
 from planner.partition.ideal_table import Array, IdealSums, IdealTable
 from planner.partition.instance import BottleneckInstance, DeviceClass
 from planner.partition.loads import Bottleneck, Stages, valued
@@ -88,6 +90,9 @@ def improve(
     alive = alive_ideals(instance, ideals, windows)
     if len(alive) < 2 or alive[0] or alive[-1] != instance.groups.everything:
         return None, True
+    if count_pass.applies(instance):
+        _refuse_if_large(instance, len(alive), 1)
+        return count_pass.CountPass(instance, alive, below).run(expired)
     return _Pass(instance, alive, windows, below).run(expired)
 
 
@@ -132,7 +137,7 @@ class _Pass:
     def __init__(self, instance: BottleneckInstance, alive: list[int], windows: Windows, below: float) -> None:
         self.instance, self.below = instance, below
         self.states = _States(instance)
-        self._refuse_if_large(len(alive))
+        _refuse_if_large(instance, len(alive), len(self.states.used))
         self.table = IdealTable(instance, alive)
         sums = IdealSums(instance, self.table.ideals, windows.work_s)
         self.needed = windows.after(sums.work, sums.crossing)
@@ -197,11 +202,12 @@ class _Pass:
             column = before
         return tuple(reversed(stages))
 
-    def _refuse_if_large(self, num_ideals: int) -> None:
-        groups, states = len(self.instance.groups), len(self.states.used)
-        cells = num_ideals * (2 * groups + len(self.instance.cuts) + 14 * states) // 10
-        if cells > MAX_CELLS:
-            raise LimitError(
-                f"{num_ideals} ideals of {groups} groups with {states} counts of used devices take {10 * cells} bytes, "
-                f"more than {10 * MAX_CELLS}: use order_dp or milp"
-            )
+
+def _refuse_if_large(instance: BottleneckInstance, num_ideals: int, num_states: int) -> None:
+    groups = len(instance.groups)
+    cells = num_ideals * (2 * groups + len(instance.cuts) + 14 * num_states) // 10
+    if cells > MAX_CELLS:
+        raise LimitError(
+            f"{num_ideals} ideals of {groups} groups with {num_states} counts of used devices take {10 * cells} bytes, "
+            f"more than {10 * MAX_CELLS}: use order_dp or milp"
+        )

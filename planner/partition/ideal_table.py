@@ -59,8 +59,7 @@ class IdealTable:
         self.has = membership(self.ideals, count)
         self.work_units = _exact_sums(self.units.tolist(), self.has)
         self.units_per_s = self.units.sum() / least[np.isfinite(least)].sum() if self.units.any() else 0.0
-        self.crossing = cut_cost(instance.cuts, self.has)
-        self.cut_by = _cut_by(instance.cuts, self.has)
+        self.crossing, self.cut_by = _crossings(instance.cuts, self.has)
         self.maximal = _maximal(instance.groups.after, self.has)
         self.work = [_work_sums(entry, self.has) for entry in self.classes]
         self.cannot = [_exact_sums(np.isinf(entry.work_s).astype(int).tolist(), self.has) for entry in self.classes]
@@ -69,7 +68,9 @@ class IdealTable:
         )
         if self.remembers:
             self.size = [_exact_sums(entry.size_bytes, self.has) for entry in self.classes]
-            self.returned = _exact_sums([cut.returned_bytes for cut in instance.cuts], self.cut_by.T)
+            self.returned = _exact_sums([cut.returned_bytes for cut in instance.cuts], self.cut_by)
+        self.linear, self.wide = self._terms()
+        self._ends: tuple[float, Array] = (math.nan, np.zeros(0))
         self.overhead_s = min((entry.overhead_s for entry in self.classes), default=0.0)
 
     def __len__(self) -> int:
@@ -87,7 +88,9 @@ class IdealTable:
             seconds = self.work[c][columns] - self.work[c][i] + entry.overhead_s
             if entry.pays:
                 seconds = seconds + sent_s
-            keep = (seconds < below) & (self.cannot[c][columns] == self.cannot[c][i])
+            keep = seconds < below
+            if self.cannot[c][-1]:
+                keep &= self.cannot[c][columns] == self.cannot[c][i]
             if self.remembers:
                 keep &= self.size[c][columns] - self.size[c][i] + held <= entry.limit_bytes
             stages.append((np.flatnonzero(keep), seconds))
@@ -97,38 +100,80 @@ class IdealTable:
         """Columns of larger ideals that contain ideal i and whose stage may take less than `below`."""
         end = self._end(i, below)
         contain = np.ones(end - i - 1, dtype=bool)
-        for g in np.flatnonzero(self.maximal[i]):
+        for g in self.maximal.of(i):
             contain &= self.has[g, i + 1 : end]
-        return np.flatnonzero(contain) + (i + 1)
+        return contain.nonzero()[0] + (i + 1)
 
     def _end(self, i: int, below: float) -> int:
         """End of the slice of columns with a work of less than `below` more than that of ideal i."""
-        room = (below - self.overhead_s) * self.units_per_s if self.units_per_s else math.inf
-        if room > MAX_WORK_UNITS:
-            return len(self.ideals)
-        most = self.work_units[i] + math.ceil(room) + len(self.units)
-        return max(i + 1, int(np.searchsorted(self.work_units, most, side="right")))
+        if self._ends[0] != below:
+            room = (below - self.overhead_s) * self.units_per_s if self.units_per_s else math.inf
+            most = self.work_units + math.ceil(min(room, MAX_WORK_UNITS)) + len(self.units)
+            self._ends = (below, np.searchsorted(self.work_units, most, side="right"))
+        return max(i + 1, int(self._ends[1][i]))
 
     def _transfers(self, i: int, columns: Array) -> tuple[Array, Array]:
         """Per superset: transfer seconds of the stage, and bytes of its buffers (zeros where memory is no matter)."""
         seconds = self.crossing[columns] - self.crossing[i]
         held = self.returned[columns] if self.remembers else np.zeros(0)
-        linear: dict[int, float] = {}
-        for number in np.flatnonzero(self.cut_by[i]):
+        rows, costs = self.linear.of(i), self.linear.values_of(i)
+        if rows.size:
+            seconds += costs @ self.has[rows[:, None], columns]
+        for number in self.wide.of(i):
             cut = self.instance.cuts[number]
-            outside = list(bits(cut.groups & ~self.ideals[i]))
-            if len(outside) > 2 or self.remembers:
-                rows = [self.has[g, columns] for g in outside]
-                meets, contains = np.logical_or.reduce(rows), np.logical_and.reduce(rows)
-                seconds += cut.cost_s * meets + cut.cost_s * contains
-                if self.remembers:
-                    held = held + meets * cut.received_bytes - ~contains * cut.returned_bytes
-            else:
-                for g in outside:
-                    linear[g] = linear.get(g, 0.0) + cut.cost_s * (3 - len(outside))
-        for g, cost in linear.items():
-            seconds += cost * self.has[g, columns]
+            outside = [self.has[g, columns] for g in bits(cut.groups & ~self.ideals[i])]
+            meets, contains = np.logical_or.reduce(outside), np.logical_and.reduce(outside)
+            seconds += cut.cost_s * meets + cut.cost_s * contains
+            if self.remembers:
+                held = held + meets * cut.received_bytes - ~contains * cut.returned_bytes
         return seconds, held
+
+    def _terms(self) -> tuple[Lists, Lists]:
+        """Per ideal: groups outside with what they cost linearly, and the tensors that are no such sums.
+
+        Tensors with one or two groups outside are sums, unless buffers are counted.
+        """
+        owners, rows, costs, wide = [], [], [], []
+        for number, cut in enumerate(self.instance.cuts):
+            columns = self.cut_by[number].nonzero()[0]
+            if self.remembers:
+                wide.append(columns)
+                continue
+            pins = np.array(list(bits(cut.groups)))
+            outside = ~self.has[pins[:, None], columns]
+            count = outside.sum(axis=0)
+            pin, column = (outside & (count <= 2)).nonzero()
+            owners.append(columns[column])
+            rows.append(pins[pin])
+            costs.append(cut.cost_s * (3 - count[column]))
+            wide.append(columns[count > 2])
+        numbers = np.repeat(np.arange(len(wide)), [len(columns) for columns in wide])
+        size = len(self.ideals)
+        return Lists(size, _joined(owners), _joined(rows), _joined(costs)), Lists(size, _joined(wide), numbers)
+
+
+class Lists:
+    """A list of numbers per ideal, each with a value, as slices of arrays."""
+
+    def __init__(self, size: int, owners: Array, numbers: Array, values: Array | None = None) -> None:
+        order = np.argsort(owners, kind="stable")
+        self._numbers = numbers[order]
+        self._values = values[order] if values is not None else np.zeros(0)
+        self._ends = np.searchsorted(owners[order], np.arange(size + 1)).tolist()
+
+    def of(self, i: int) -> Array:
+        """The numbers of ideal i."""
+        found: Array = self._numbers[self._ends[i] : self._ends[i + 1]]
+        return found
+
+    def values_of(self, i: int) -> Array:
+        """Their values."""
+        found: Array = self._values[self._ends[i] : self._ends[i + 1]]
+        return found
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
 def membership(ideals: Sequence[int], num_groups: int) -> Array:
@@ -193,20 +238,22 @@ def _is_cut(cut: Cut, has: Array) -> Array:
     return np.asarray(np.logical_or.reduce(rows) & ~np.logical_and.reduce(rows), dtype=bool)
 
 
-def _cut_by(cuts: Sequence[Cut], has: Array) -> Array:
-    """Row per ideal, column per tensor: whether the ideal cuts the tensor."""
-    found = np.zeros((has.shape[1], len(cuts)), dtype=bool)
+def _crossings(cuts: Sequence[Cut], has: Array) -> tuple[Array, Array]:
+    """Per column the cost of the tensors that the ideal cuts; row per tensor, column per ideal: whether it is cut."""
+    total, found = np.zeros(has.shape[1]), np.zeros((len(cuts), has.shape[1]), dtype=bool)
     for number, cut in enumerate(cuts):
-        found[:, number] = _is_cut(cut, has)
-    return found
+        found[number] = _is_cut(cut, has)
+        total += cut.cost_s * found[number]
+    return total, found
 
 
-def _maximal(after: Sequence[int], has: Array) -> Array:
-    """Row per ideal, column per group: whether the group is in it and nothing that reads the group is."""
-    found = np.zeros((has.shape[1], len(after)), dtype=bool)
+def _maximal(after: Sequence[int], has: Array) -> Lists:
+    """Per ideal, the groups that are in it and that nothing in it reads."""
+    columns = []
     for g, others in enumerate(after):
         row = has[g]
         for other in bits(others):
             row = row & ~has[other]
-        found[:, g] = row
-    return found
+        columns.append(row.nonzero()[0])
+    groups = np.repeat(np.arange(len(columns)), [len(found) for found in columns])
+    return Lists(has.shape[1], _joined(columns), groups)

@@ -170,6 +170,15 @@ def _cuts(problem: Problem, groups: Groups, samples: int) -> tuple[Cut, ...]:
     return tuple(made.values())
 
 
+def simple_bound_s(instance: BottleneckInstance) -> float:
+    """The heaviest group, and all work spread over all stages, on the quickest class for each group."""
+    classes = [entry for entry in instance.classes if entry.count]
+    least = [min(entry.work_s[g] for entry in classes) for g in range(len(instance.groups))] if classes else []
+    finite = [work for work in least if math.isfinite(work)]
+    spread = sum(finite) / instance.most_stages if instance.most_stages else 0.0
+    return max(spread, max(finite, default=0.0))
+
+
 def joined(a: Cut, b: Cut) -> Cut:
     """Two tensors between the same groups as one."""
     return Cut(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from planner.ideals import Groups, bits
 from planner.partition.exact_pass import EXACT, improve
-from planner.partition.instance import BottleneckInstance
+from planner.partition.instance import BottleneckInstance, simple_bound_s
 from planner.partition.loads import Bottleneck, load_s
 from planner.partition.local_search import Stages, descend, kick
 from planner.partition.low_cuts import low_cuts
@@ -47,14 +47,37 @@ def pool_search(
     expired: Callable[[], bool] = lambda: False,
 ) -> Bottleneck | None:
     """A good partition; None when no chain of the pool fits (or the clock ended the search). Same seed, same answer."""
+    best = first_search(instance, seed=seed, num_random=num_random, expired=expired)
+    if best is None or not rounds:
+        return best
+    return widened(instance, best, seed=seed, rounds=rounds, expired=expired)
+
+
+def first_search(
+    instance: BottleneckInstance,
+    *,
+    seed: int = 0,
+    num_random: int = NUM_RANDOM,
+    expired: Callable[[], bool] = lambda: False,
+) -> Bottleneck | None:
+    """The best chain of prefixes of some orders."""
     pool = {0}
     for order in topological_orders(instance, seed, num_random):
         pool.update(prefixes(order))
         if expired() or len(pool) * len(order) > MAX_POOL_BYTES:
             break
-    best = first_in(instance, sorted(pool), expired)
-    if best is None or not rounds:
-        return best
+    return first_in(instance, sorted(pool), expired)
+
+
+def widened(
+    instance: BottleneckInstance,
+    best: Bottleneck,
+    *,
+    seed: int = 0,
+    rounds: int = ROUNDS,
+    expired: Callable[[], bool] = lambda: False,
+) -> Bottleneck:
+    """A partition no worse than `best`, from ideals that cut little, then from neighbours of its boundaries."""
     beam = low_cuts(instance, 0, instance.groups.everything, BEAM_WIDTH, draw=random.Random(seed), expired=expired)
     best = _better(instance, beam, best, expired)
     return polish(instance, best, seed=seed, rounds=rounds, expired=expired)
@@ -173,15 +196,6 @@ def first_in(instance: BottleneckInstance, pool: list[int], expired: Callable[[]
         if found is not None or not finished:
             return found
     return None
-
-
-def simple_bound_s(instance: BottleneckInstance) -> float:
-    """The heaviest group, and all work spread over all stages, on the quickest class for each group."""
-    classes = [entry for entry in instance.classes if entry.count]
-    least = [min(entry.work_s[g] for entry in classes) for g in range(len(instance.groups))] if classes else []
-    finite = [work for work in least if math.isfinite(work)]
-    spread = sum(finite) / instance.most_stages if instance.most_stages else 0.0
-    return max(spread, max(finite, default=0.0))
 
 
 def split_up(instance: BottleneckInstance, fewer: Bottleneck, seed: int) -> Bottleneck | None:

@@ -158,9 +158,11 @@ def test_more_ideals_than_the_limit_are_refused_with_the_count():
 
 def test_a_table_that_is_too_large_is_refused_before_it_is_built(monkeypatch):
     monkeypatch.setattr(exact_pass, "MAX_CELLS", 10)
-    chain = chain_of((1.0,) * 9, 0.5, DeviceClass(count=3, **blank(9)))
-    with pytest.raises(LimitError, match="10 ideals of 9 groups with 4 counts of used devices take"):
-        solve(chain, None)
+    kind = DeviceClass(count=3, **blank(9))
+    with pytest.raises(LimitError, match="10 ideals of 9 groups with 1 counts of used devices take"):
+        solve(chain_of((1.0,) * 9, 0.5, kind), None)
+    with pytest.raises(LimitError, match="10 ideals of 9 groups with 16 counts of used devices take"):
+        solve(chain_of((1.0,) * 9, 0.5, kind, kind), None)
 
 
 def test_many_kinds_of_devices_are_refused_with_their_counts():
