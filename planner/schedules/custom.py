@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from itertools import chain
 
 from planner.errors import InputError
@@ -123,38 +122,41 @@ def _check_order(shape: PipelineShape, rows: list[list[Action]]) -> None:
     while moved:
         moved = False
         for rank, row in enumerate(rows):
-            while at[rank] < len(row) and not _waits_for(shape, row[at[rank]], done):
+            while at[rank] < len(row) and not _missing(shape, row[at[rank]], done):
                 done.add(row[at[rank]])
                 at[rank] += 1
                 moved = True
-    stuck = [(rank, row[at[rank]]) for rank, row in enumerate(rows) if at[rank] < len(row)]
+    stuck = {rank: row[at[rank]] for rank, row in enumerate(rows) if at[rank] < len(row)}
     if stuck:
-        rank, action = stuck[0]
-        others = "".join(f"; rank {r} is at {a}" for r, a in stuck[1:4])
-        raise _fault(
-            rank,
-            str(action),
-            f"can never run: it waits for {_waits_for(shape, action, done)}, which does not come before it{others}; "
-            "reorder the actions",
-        )
+        raise _deadlock(shape, stuck, done)
 
 
-def _waits_for(shape: PipelineShape, action: Action, done: set[Action]) -> str:
-    """The first thing that is missing before the action may run; empty when nothing is."""
-    stage, microbatch = action.stage, action.microbatch
-    back = (ActionKind.BACKWARD, ActionKind.INPUT_GRADIENT)
-    needs: list[tuple[int, Iterable[ActionKind]]] = []
+def _deadlock(shape: PipelineShape, stuck: dict[int, Action], done: set[Action]) -> InputError:
+    """Names an action that stands before what it needs on its own rank, else the first one that waits."""
+    missing = {rank: _missing(shape, action, done) for rank, action in stuck.items()}
+    at_home = [rank for rank, needs in missing.items() if shape.ranks[needs[0].stage] == rank]
+    rank = (at_home or list(stuck))[0]
+    others = "".join(f"; rank {r} is at {a}" for r, a in stuck.items() if r != rank)
+    needed = " or ".join(map(str, missing[rank]))
+    return _fault(
+        rank,
+        str(stuck[rank]),
+        f"can never run: it waits for {needed}, which does not come before it{others}; reorder the actions",
+    )
+
+
+def _missing(shape: PipelineShape, action: Action, done: set[Action]) -> list[Action]:
+    """What must run before the action and has not, as alternatives (B or I); empty when it may run."""
+    stage, m = action.stage, action.microbatch
     if action.kind is ActionKind.FORWARD:
-        needs += [(stage - 1, (ActionKind.FORWARD,))] if stage else []
+        needs = [[Action(stage - 1, ActionKind.FORWARD, m)]] if stage else []
     elif action.kind is ActionKind.WEIGHT_GRADIENT:
-        needs.append((stage, (ActionKind.INPUT_GRADIENT,)))
+        needs = [[Action(stage, ActionKind.INPUT_GRADIENT, m)]]
     else:
-        needs.append((stage, (ActionKind.FORWARD,)))
-        needs += [(stage + 1, back)] if stage + 1 < shape.num_stages else []
-    for other, kinds in needs:
-        if not any(Action(other, kind, microbatch) in done for kind in kinds):
-            return " or ".join(f"{other}{kind.value}{microbatch}" for kind in kinds)
-    return ""
+        needs = [[Action(stage, ActionKind.FORWARD, m)]]
+        if stage + 1 < shape.num_stages:
+            needs.append([Action(stage + 1, kind, m) for kind in (ActionKind.BACKWARD, ActionKind.INPUT_GRADIENT)])
+    return next((choice for choice in needs if done.isdisjoint(choice)), [])
 
 
 def _fault(rank: int, text: str, what: str) -> InputError:
