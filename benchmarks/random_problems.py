@@ -4,6 +4,9 @@ Each mixes at random what exact methods have to get right: layers that must shar
 no transfers, layers that a device type cannot run, layers without work, tensors with several readers, fixed numbers of
 stages, inference and training. Seconds are small integers in half of the problems, so that plans tie, and arbitrary
 floats in the others. A seed is a problem.
+
+Left out is what the recurrence of `ideal_dp` leaves out, so that it must be exact: latency, workspace, activations of
+several microbatches in flight, and overhead of stages that only partly run backward.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.cluster import Cluster, Device, DeviceKind, DeviceType, Link
-from planner.graph import Edge, Layer, LayerGraph
+from planner.graph import Edge, GraphIndex, Layer, LayerGraph
 from planner.options import Objective, Replication, SearchModel, SearchOptions
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
@@ -78,8 +81,12 @@ class _Draw:
             for a, b in self.arcs
         )
         graph = LayerGraph(layers=layers, edges=edges, colocated=self.colocated)
+        whole = all(GraphIndex(graph).runs_backward)
         problem = Problem(
-            graph=graph, profiles=tuple(map(self._profile, self.costs)), cluster=self._cluster(), workload=self._work()
+            graph=graph,
+            profiles=tuple(self._profile(kind, overhead=whole or not self.trains) for kind in self.costs),
+            cluster=self._cluster(),
+            workload=self._work(),
         )
         most = min(self.count, len(self.kinds))
         options = SearchOptions(
@@ -117,9 +124,9 @@ class _Draw:
         groups = draw.choice((0, 0, 1, 2)) if self.count > 2 else 0
         return tuple(tuple(sorted(draw.sample(names, draw.choice((2, 2, 3))))) for _ in range(groups))
 
-    def _profile(self, kind: str) -> Profile:
+    def _profile(self, kind: str, *, overhead: bool) -> Profile:
         table = CostTable(microbatch_size=1, layers=self.costs[kind])
-        return Profile(device_type=kind, tables=(table,), action_overhead_s=self.overheads[kind])
+        return Profile(device_type=kind, tables=(table,), action_overhead_s=self.overheads[kind] * overhead)
 
     def _cluster(self) -> Cluster:
         types = [
