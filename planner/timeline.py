@@ -48,7 +48,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """Devices that run the same actions in lockstep (a tensor-parallel group, the replicas of a split stage)."""
+    """Devices that run the same actions in lockstep (a tensor-parallel group, the replicas of a split stage).
+
+    `peak_in_flight` counts a microbatch once for every stage of theirs that holds its activations.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
 
@@ -72,7 +75,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
-    """Bytes that one device of a stage needs, by purpose; `limit_bytes` is what it has."""
+    """Bytes that one device of a stage needs for all stages that it runs, by purpose; `limit_bytes` is what it has."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
 
@@ -88,7 +91,10 @@ class MemoryParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEstimate:
-    """What one stage costs: seconds per microbatch (per iteration for all-reduce and optimizer), bytes per device."""
+    """What one stage costs: seconds per microbatch (per iteration for all-reduce and optimizer), bytes per device.
+
+    `memory` is the device's, where several stages run on it the same for all of them; `in_flight` is the stage's own.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
 

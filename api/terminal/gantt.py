@@ -23,6 +23,7 @@ SYMBOLS = {"transfer": "~", "all_reduce": "=", "optimizer": "#"}
 FORWARDS, BACKWARDS, WEIGHTS = "0123456789", "abcdefghij", "klmnopqrst"
 STYLES = {"F": "cyan", "B": "magenta", "transfer": "yellow", "all_reduce": "green", "optimizer": "blue", "idle": "dim"}
 LEGEND = "0-9 forward, a-j backward (last digit of the microbatch), = all-reduce, # optimizer, ~ transfer, . idle"
+SPLIT_LEGEND = "k-t weight gradient, where the backward pass is split"
 MIN_CELLS = 20
 _ACTION = re.compile(r"\d+([FBIW])(\d+)")
 
@@ -40,7 +41,10 @@ def show_timeline(timeline: Timeline, console: Console, max_lanes: int) -> None:
     if len(timeline.lanes) > max_lanes:
         console.print(f"... and {len(timeline.lanes) - max_lanes} more lanes (--lanes shows more)")
     console.print(f"{seconds(timeline.makespan_s)} from left to right, bubble {100 * timeline.bubble_fraction:.1f} %")
+    split = any(_is_weight_gradient(span) for lane in lanes for span in lane.spans)
     console.print(LEGEND)
+    if split:
+        console.print(SPLIT_LEGEND)
 
 
 def _bar(lane: Lane, makespan_s: float, cells: int) -> Text:
@@ -74,6 +78,11 @@ def _shares(span: Span, makespan_s: float, cells: int) -> Iterator[tuple[int, fl
         share = min(end, cell + 1.0) - max(start, float(cell))
         if share > 0:
             yield cell, share
+
+
+def _is_weight_gradient(span: Span) -> bool:
+    action = _ACTION.fullmatch(span.label)
+    return action is not None and action[1] == "W"
 
 
 def _look(span: Span | None) -> tuple[str, str]:
