@@ -74,6 +74,12 @@ def scale_tables(rows: list[Row]) -> str:
     return "\n\n".join(parts)
 
 
+def agreement_table(values: Row) -> str:
+    """The summary, one line per entry."""
+    entries = values["summary"] | {"disagreements": len(values["summary"]["disagreements"])}
+    return markdown(("what", "number"), [{"what": name, "number": f"{count:,}"} for name, count in entries.items()])
+
+
 def _rounded(row: Row) -> Row:
     values = {"objective": _digits(row.get("objective"), 6), "bound": _digits(row.get("bound"), 6)}
     values |= {"gap": _digits(row.get("gap"), 6), "cpu_s": _digits(row.get("cpu_s"), 2)}
@@ -103,7 +109,8 @@ def ran_on(values: Row) -> str:
     )
 
 
-TABLES: dict[str, Callable[[list[Row]], str]] = {
+TABLES: dict[str, Callable[[Any], str]] = {
+    "agreement": agreement_table,
     "proof-published": proof_tables,
     "proof-transformers": proof_tables,
     "scale": scale_tables,

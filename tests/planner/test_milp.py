@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
-from strategies import assert_same_objective, chain_problem, context_of, dag_problems, search_options
+from hypothesis import strategies as st
+from strategies import assert_same_objective, chain_problem, chain_problems, context_of, dag_problems, search_options
 
-from planner.cluster import Cluster, Device, DeviceType, Link
+from planner.cluster import Cluster, Device, DeviceKind, DeviceType, Link
 from planner.costs.model import CostModel
 from planner.graph import Edge, Layer, LayerGraph, TiedParameters
 from planner.optimizers._chain_space import device_classes
 from planner.optimizers._milp_model import PartitionModel
 from planner.optimizers._milp_prices import Setting, SettingPrices
-from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext, refusal
+from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext, mixes_devices, refusal
+from planner.optimizers.exhaustive import count_plans
 from planner.optimizers.milp import TIME_IS_UP, Milp, _Search, choose_solver
 from planner.options import Objective, Replication, SearchModel, SearchOptions
 from planner.problem import Problem
@@ -29,6 +31,7 @@ from planner.solvers import cbc, process
 from planner.solvers.base import Answer, SolverStatus
 from planner.solvers.cbc import Cbc
 from planner.solvers.highs import Highs
+from planner.verify import verify
 
 EQUAL = SearchOptions(replication=Replication.EQUAL)
 SOLVERS = ["cbc", "highs"]
@@ -149,6 +152,28 @@ def test_incumbents_are_kept_and_cut_off_the_rest(problem: Problem, options: Sea
     assert_same_objective(alone, again)
     assert again.bound_s is not None
     assert again.bound_s <= again.candidates[0].objective_s
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(
+    problem=chain_problems(most_layers=5, most_samples=4),
+    options=search_options(replications=(Replication.EQUAL, Replication.NONE)),
+    cpu=st.booleans(),
+)
+def test_stages_choose_between_types_of_devices(problem: Problem, options: SearchOptions, cpu: bool) -> None:
+    """With latency, memory and replicas; `old` devices may be CPUs, which pay no transfers in `blocking`."""
+    kinds = problem.cluster.device_types
+    assume(len(kinds) > 1)
+    if cpu:
+        kinds = tuple(replace(kind, kind=DeviceKind.CPU) if kind.name == "old" else kind for kind in kinds)
+        problem = replace(problem, cluster=replace(problem.cluster, device_types=kinds))
+    context, milp = context_of(problem, options), Milp()
+    assume(refusal(milp, context) == "")
+    assume(count_plans(context) <= 2_000)
+    oracle, found = OPTIMIZERS["exhaustive"].search(context), milp.search(context)
+    assert_same_objective(found, oracle)
+    assert found.exact is oracle.exact is not mixes_devices(context)
+    assert all(not verify(candidate.plan, problem, context.costs) for candidate in found.candidates)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
