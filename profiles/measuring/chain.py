@@ -12,9 +12,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from planner.errors import InputError
 from planner.runtime.program import LOSS_LAYER, TracedProgram
@@ -48,11 +49,19 @@ class Pass:
     steps: list[Step] = field(default_factory=list)
 
 
-class LayerChain:
-    """The layers of `program` as modules that share its parameters. `seed` chooses the batch."""
+Watcher = Callable[[str, object], None]
+"""Told about every operator of a forward pass, before it runs (name, None) and after it (name, its result)."""
 
-    def __init__(self, program: TracedProgram, seed: int = 0) -> None:
+
+class LayerChain:
+    """The layers of `program` as modules that share its parameters. `seed` chooses the batch.
+
+    With a `watcher` the layers are run operator by operator.
+    """
+
+    def __init__(self, program: TracedProgram, seed: int = 0, watcher: Watcher | None = None) -> None:
         self.program = program
+        self._watcher = watcher
         self.layer_ids = [layer.id for layer in program.graph.layers if layer.id != LOSS_LAYER]
         self._stages = split_layers(program, [[layer] for layer in self.layer_ids], inline_constants=False)
         self._inputs, self._target = program.runnable.make_batch(program.batch_size, seed)
@@ -88,7 +97,7 @@ class LayerChain:
     def _forward(self, layer: str, stage: StageModule, state: Pass, observe: Observer) -> Step:
         leaves = {name: _leaf(state.values[name]) for name in stage.input_names}
         with observe(layer, Phase.FORWARD):
-            made = stage(*leaves.values())
+            made = _Watched(stage, self._watcher).run(*leaves.values()) if self._watcher else stage(*leaves.values())
         outputs = dict(zip(stage.output_names, made, strict=True))
         state.values |= outputs
         return Step(outputs, leaves)
@@ -116,6 +125,18 @@ class LayerChain:
             torch.autograd.backward(roots, incoming)
         for name, gradient in _gradients(step.leaves).items():
             gradients[name] = gradients[name] + gradient if name in gradients else gradient
+
+
+class _Watched(fx.Interpreter):
+    def __init__(self, stage: StageModule, watcher: Watcher) -> None:
+        super().__init__(stage)
+        self._watcher = watcher
+
+    def run_node(self, n: fx.Node) -> Any:
+        self._watcher(n.name, None)
+        result = super().run_node(n)
+        self._watcher(n.name, result)
+        return result
 
 
 def _leaf(value: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from planner.profile import CostTable, LayerCost, Profile, Provenance
 from planner.runtime.program import LOSS_LAYER, ProgramLoader, TracedProgram
 from profiles.analytic import CPU_ACTION_OVERHEAD_S
 from profiles.measuring.chain import LayerChain, Phase
-from profiles.measuring.memory import KeptBytes, PeakBytes
+from profiles.measuring.memory import KeptBytes, Makers, PeakBytes, whole_bytes
 from profiles.measuring.timing import DRIFT_LIMIT, WARM_UP_CHAINS, Timings, time_chains, time_optimizer
 from profiles.model import ProfiledModel
 
@@ -90,9 +90,11 @@ def _table(program: TracedProgram, repeats: int, progress: _Progress, notes: lis
     """Costs at one microbatch size: bytes first (observers slow the chain down), then seconds."""
     size = program.batch_size
     chain = LayerChain(program)
-    kept, peak = KeptBytes(chain), PeakBytes()
+    makers = Makers()
+    watched = LayerChain(program, watcher=makers)
+    kept, peak = KeptBytes(watched, makers), PeakBytes()
     progress.step(f"microbatch size {size}: bytes per layer")
-    chain.run(kept)
+    watched.run(kept)
     chain.run(peak)
     timings = time_chains(chain, repeats, lambda: progress.step(f"microbatch size {size}: seconds per layer"))
     progress.step(f"microbatch size {size}: optimizer")
@@ -108,7 +110,7 @@ def _table(program: TracedProgram, repeats: int, progress: _Progress, notes: lis
             layer: _cost(
                 layer,
                 timings,
-                kept.bytes_of[layer] + program.held_output_bytes(layer),
+                (kept.bytes_of[layer] + program.held_output_bytes(layer), whole_bytes(kept, program, layer)),
                 peak.bytes_of[layer] + program.held_output_bytes(layer),
                 optimizer.get(layer, 0.0),
             )
@@ -117,11 +119,13 @@ def _table(program: TracedProgram, repeats: int, progress: _Progress, notes: lis
     )
 
 
-def _cost(layer: str, timings: Timings, kept: int, workspace: int, optimizer_s: float) -> LayerCost:
+def _cost(layer: str, timings: Timings, kept: tuple[int, int], workspace: int, optimizer_s: float) -> LayerCost:
+    """`kept` are the kept bytes, and those of them that only sequence parallelism divides."""
     return LayerCost(
         forward_s=timings.median(layer, Phase.FORWARD),
         backward_s=timings.median(layer, Phase.BACKWARD),
-        activation_bytes=kept,
+        activation_bytes=kept[0],
+        sequence_activation_bytes=kept[1],
         workspace_bytes=workspace,
         optimizer_s=optimizer_s,
     )

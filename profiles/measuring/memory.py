@@ -16,22 +16,49 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from planner.runtime.program import LOSS_LAYER, TracedProgram
+from planner.runtime.split import output_name
 from profiles.measuring.chain import LayerChain, Phase
+from profiles.tracing.collectives import divided_nodes
+
+
+class Makers:
+    """Watcher of a chain: which operator made a storage last, and which one is running."""
+
+    def __init__(self) -> None:
+        self.running = ""
+        self._of: dict[int, str] = {}
+
+    def __call__(self, name: str, result: object) -> None:
+        self.running = name
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                key = _storage_key(tensor)
+                if key not in self._of:
+                    weakref.finalize(tensor.untyped_storage(), self._of.pop, key, None).atexit = False
+                self._of[key] = name
+
+    def of(self, tensor: torch.Tensor) -> str:
+        """The operator that made the tensor; what an operator keeps of its own inside is its own."""
+        return self._of.get(_storage_key(tensor), self.running)
 
 
 class KeptBytes:
     """Observer: bytes that each layer keeps for its backward pass.
 
     Every storage counts once in a chain, for the first layer that keeps it; parameters, buffers and constants count
-    for none. The sum over the layers is what an unpartitioned forward pass keeps.
+    for none. The sum over the layers is what an unpartitioned forward pass keeps. `bytes_by` has them by the operator
+    that made them, where the chain's watcher is given.
     """
 
-    def __init__(self, chain: LayerChain) -> None:
+    def __init__(self, chain: LayerChain, makers: Makers | None = None) -> None:
         module = chain.program.module
         excluded: Iterable[torch.Tensor] = (*module.parameters(), *module.buffers(), *chain.constants.values())
         self._seen = {_storage_key(t) for t in excluded}
         self._alive: list[torch.Tensor] = []  # keeps storages alive, so that their keys stay unique
+        self._makers = makers
         self.bytes_of: dict[str, int] = defaultdict(int)
+        self.bytes_by: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
 
     @contextmanager
     def __call__(self, layer: str, phase: Phase) -> Iterator[None]:
@@ -51,7 +78,22 @@ class KeptBytes:
         if key not in self._seen:
             self._seen.add(key)
             self._alive.append(tensor.detach())
-            self.bytes_of[layer] += tensor.untyped_storage().nbytes()
+            size = tensor.untyped_storage().nbytes()
+            self.bytes_of[layer] += size
+            if self._makers is not None:
+                self.bytes_by[layer][self._makers.of(tensor)] += size
+
+
+def whole_bytes(kept: KeptBytes, program: TracedProgram, layer: str) -> int:
+    """The kept bytes that a tensor-parallel group divides only with sequence parallelism.
+
+    They are what it does not divide by its products: norms, dropouts, the inputs of column-parallel products. The loss
+    follows the model's output.
+    """
+    divided = divided_nodes(program.module, program.layer_of_node)
+    if layer == LOSS_LAYER:
+        return 0 if output_name(program) in divided else kept.bytes_of[layer]
+    return sum(size for name, size in kept.bytes_by[layer].items() if name not in divided)
 
 
 class PeakBytes:

@@ -15,7 +15,7 @@ from torch.fx.node import map_aggregate
 from planner.profile import Provenance
 from planner.runtime.program import LOSS_LAYER, RunnableModel, TracedProgram
 from profiles.measuring.chain import LayerChain, Observer, Phase
-from profiles.measuring.memory import KeptBytes, PeakBytes
+from profiles.measuring.memory import KeptBytes, Makers, PeakBytes, whole_bytes
 from profiles.measuring.work import WorkMeter
 from profiles.model import LayerWork, ModelRecord
 from profiles.tracing.grouping import attribute
@@ -37,8 +37,9 @@ def record(
     parameters (`float32` etc.).
     """
     with FakeTensorMode(allow_non_fake_inputs=False):
-        chain = LayerChain(_fake(program))
-        meter, kept, peak = WorkMeter(chain), KeptBytes(chain), PeakBytes()
+        makers = Makers()
+        chain = LayerChain(_fake(program), watcher=makers)
+        meter, kept, peak = WorkMeter(chain), KeptBytes(chain, makers), PeakBytes()
         chain.run(_Fresh(chain, meter, kept, peak))
     return ModelRecord(
         name=name or program.runnable.name,
@@ -46,7 +47,7 @@ def record(
         sequence_length=sequence_length,
         graph=program.graph,
         work={
-            layer: _work(program, chain, layer, meter, kept.bytes_of[layer], peak.bytes_of[layer])
+            layer: _work(program, chain, layer, meter, kept, peak.bytes_of[layer])
             for layer in (*chain.layer_ids, LOSS_LAYER)
         },
         provenance=Provenance(
@@ -79,7 +80,7 @@ class _Fresh:
 
 
 def _work(
-    program: TracedProgram, chain: LayerChain, layer: str, meter: WorkMeter, kept: int, workspace: int
+    program: TracedProgram, chain: LayerChain, layer: str, meter: WorkMeter, kept: KeptBytes, workspace: int
 ) -> LayerWork:
     size = program.batch_size
     weights = {one.id: one.parameter_bytes for one in program.graph.layers}
@@ -91,9 +92,10 @@ def _work(
         forward_moved_bytes=meter.moved_bytes[layer, Phase.FORWARD] / size,
         backward_moved_bytes=meter.moved_bytes[layer, Phase.BACKWARD] / size,
         weight_bytes=weights[layer],
-        activation_bytes=-(-(kept + held) // size),
+        activation_bytes=-(-(kept.bytes_of[layer] + held) // size),
         workspace_bytes=-(-(workspace + held) // size),
         gradient_workspace_bytes=max((p.numel() * p.element_size() for p in parameters), default=0),
+        sequence_activation_bytes=whole_bytes(kept, program, layer) // size,
     )
 
 
@@ -111,11 +113,16 @@ def _fake(program: TracedProgram) -> TracedProgram:
 
 
 def _on_cpu(graph: fx.Graph) -> fx.Graph:
-    """A copy in which operators that make tensors make them on the CPU (they say `meta` after a meta trace)."""
+    """A copy in which operators that make tensors make them on the CPU (they say `meta` after a meta trace).
+
+    Rows per expert are counted in whole numbers on `meta`; CPUs can count in floating point only.
+    """
     copy = fx.Graph()
     copy.output(copy.graph_copy(graph, {}))
     for node in copy.nodes:
         node.args, node.kwargs = map_aggregate(node.args, _cpu), map_aggregate(node.kwargs, _cpu)
+        if node.target is torch.ops.aten.histc.default and node.args[0].target is torch.ops.aten.to.dtype:
+            node.args[0].update_arg(1, torch.float32)
     return copy
 
 

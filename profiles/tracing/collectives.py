@@ -54,10 +54,17 @@ def collective_bytes(module: fx.GraphModule, layer_of: dict[str, str], batch_siz
     return _Follower(module, layer_of, batch_size).run()
 
 
+def divided_nodes(module: fx.GraphModule, layer_of: dict[str, str]) -> frozenset[str]:
+    """Names of the operators whose results a tensor-parallel group divides; all others every member has whole."""
+    follower = _Follower(module, layer_of, 1)
+    follower.run()
+    return frozenset(node.name for node, state in follower.states.items() if state is State.DIVIDED)
+
+
 class _Follower:
     def __init__(self, module: fx.GraphModule, layer_of: dict[str, str], batch_size: int) -> None:
         self._module, self._layer_of, self._batch_size = module, layer_of, batch_size
-        self._state: dict[fx.Node, State] = defaultdict(lambda: State.WHOLE)
+        self.states: dict[fx.Node, State] = defaultdict(lambda: State.WHOLE)
         self._total: dict[str, int] = defaultdict(int)
         self._from_data = _reached(module, {n for n in module.graph.nodes if n.op == "placeholder"})
         parameters = {n for n in varying_nodes(module) if n.op == "get_attr"}
@@ -66,7 +73,7 @@ class _Follower:
     def run(self) -> dict[str, int]:
         for node in self._module.graph.nodes:
             if node.op == "call_function":
-                self._state[node] = self._follow(node)
+                self.states[node] = self._follow(node)
                 if self._leaves_layer(node):
                     self._reduce(node)
         for node in self._module.graph.output_node().all_input_nodes:
@@ -99,7 +106,7 @@ class _Follower:
     def _linear(self, node: fx.Node, name: str) -> State:
         """Partial values stay so, unless a sum joins them with a value that is not partial."""
         sources = node.all_input_nodes
-        partial = [source for source in sources if self._state[source] is State.PARTIAL]
+        partial = [source for source in sources if self.states[source] is State.PARTIAL]
         joined = name in SUMS and len(partial) < len(sources)
         if partial and (joined or self._any(node, State.DIVIDED)):
             for source in partial:
@@ -115,12 +122,12 @@ class _Follower:
         return any(self._layer_of.get(user.name) != home for user in node.users)
 
     def _any(self, node: fx.Node, state: State) -> bool:
-        return any(self._state[source] is state for source in node.all_input_nodes)
+        return any(self.states[source] is state for source in node.all_input_nodes)
 
     def _reduce(self, node: fx.Node) -> None:
-        if self._state[node] is State.PARTIAL:
+        if self.states[node] is State.PARTIAL:
             self._count(node)
-            self._state[node] = State.WHOLE
+            self.states[node] = State.WHOLE
 
     def _count(self, node: fx.Node) -> None:
         if node.name in self._layer_of:

@@ -11,6 +11,7 @@ from planner.errors import InputError
 from planner.graph import Edge, Layer, LayerGraph, TiedParameters
 from planner.runtime.program import LOSS_LAYER
 from profiles.tracing.collectives import collective_bytes
+from profiles.tracing.exchanges import Exchange, exchanges
 from profiles.tracing.grouping import attribute
 
 
@@ -26,8 +27,8 @@ def build_graph(
     ids = list(dict.fromkeys(layer_of.values()))
     parameters = layer_parameters(module, layer_of)
     reduced = collective_bytes(module, layer_of, batch_size)
-    entries = _entries(module, layer_of)
-    layers = [_layer(i, model, parameters[i], reduced.get(i, 0), entries[i]) for i in ids]
+    exchanged, entries = exchanges(module, layer_of, batch_size), _entries(module, layer_of)
+    layers = [_layer(i, model, parameters[i], reduced.get(i, 0), exchanged.get(i, Exchange()), entries[i]) for i in ids]
     output = module.graph.output_node().all_input_nodes[0]
     if output.name not in layer_of:
         raise InputError(f"the output of model {name!r} depends on no input and no parameter: check its forward")
@@ -83,7 +84,9 @@ def _entries(module: fx.GraphModule, layer_of: dict[str, str]) -> dict[str, str]
     return entries
 
 
-def _layer(layer: str, model: nn.Module, parameters: dict[int, nn.Parameter], reduced: int, entry: str) -> Layer:
+def _layer(
+    layer: str, model: nn.Module, parameters: dict[int, nn.Parameter], reduced: int, exchanged: Exchange, entry: str
+) -> Layer:
     values = parameters.values()
     return Layer(
         id=layer,
@@ -91,6 +94,10 @@ def _layer(layer: str, model: nn.Module, parameters: dict[int, nn.Parameter], re
         parameter_bytes=sum(_bytes(p) for p in values),
         replicated_parameter_bytes=sum(_bytes(p) for p in values if p.dim() <= 1),
         tensor_collective_bytes_per_sample=reduced,
+        expert_parameter_bytes=exchanged.expert_parameter_bytes,
+        expert_dispatch_bytes_per_sample=exchanged.expert_dispatch_bytes_per_sample,
+        context_bytes_per_sample=exchanged.context_bytes_per_sample,
+        kv_bytes_per_token=exchanged.kv_bytes_per_token,
         trainable=any(p.requires_grad for p in values) or not parameters,
         entry=entry,
     )
