@@ -34,6 +34,8 @@ class Intervals:
         self._trainable = _int_sums([x.parameter_bytes * x.trainable for x in layers]) - repeated_trainable
         self._trainable_replicated = _int_sums([x.replicated_parameter_bytes * x.trainable for x in layers])
         self._experts = _int_sums([x.expert_parameter_bytes for x in layers])
+        self._largest_dense = _running_max([x.parameter_bytes - x.expert_parameter_bytes for x in layers])
+        self._largest_experts = _running_max([x.expert_parameter_bytes for x in layers])
         self._trainable_experts = _int_sums([x.expert_parameter_bytes * x.trainable for x in layers])
         self._collectives = self._both_passes([x.tensor_collective_bytes_per_sample for x in layers])
         self._dispatch = self._both_passes([x.expert_dispatch_bytes_per_sample for x in layers])
@@ -69,6 +71,8 @@ class Intervals:
             largest_selective_bytes=_running_max(saved),
             expert_bytes=self._experts,
             trainable_expert_bytes=self._trainable_experts,
+            largest_dense_bytes=self._largest_dense,
+            largest_expert_bytes=self._largest_experts,
             expert_optimizer_s=_sums(prices.expert_optimizer_s),
             dispatch_bytes=samples * self._dispatch[0],
             dispatch_backward_bytes=samples * self._dispatch[1],

@@ -34,7 +34,8 @@ def memory_bytes(
     `sharers` is the number of replicas that split one microbatch, `in_flight` the microbatches whose activations are
     held. The data-parallel group of the weights has `replicas * context` members; experts' weights are divided by
     `expert` and replicated over the rest. ZeRO stage 1 divides the optimizer state by the group, 2 also the gradients,
-    3 with `reshard` also the weights (Rajbhandari et al. 2020). Rounding is up.
+    3 with `reshard` also the weights (Rajbhandari et al. 2020), of which the running layer's are gathered in a buffer.
+    Rounding is up.
     """
     held = _Parameters.of(parts.parameter_bytes, parts.replicated_bytes, parts.expert_bytes, tensor, expert)
     trained = _Parameters.of(
@@ -42,6 +43,9 @@ def memory_bytes(
     )
     scale = _Scale(DTYPE_BYTES[dtype], replicas * context, expert)
     weights, gradients, optimizer = _bytes_per_parameter(workload)
+    gathered = (
+        _gathered(parts, tensor, expert) if zero >= 3 and reshard and replicas * context > 1 else _Parameters(0, 0)
+    )
     kept = in_flight * kept_bytes_per_microbatch(parts, workload, recomputation, tensor, sharers, context)
     return {
         "weights_bytes": scale.bytes(held, weights, divided=zero >= 3 and reshard),
@@ -49,7 +53,8 @@ def memory_bytes(
         "optimizer_bytes": scale.bytes(trained, optimizer, divided=zero >= 1),
         "activations_bytes": kept + _recomputed_layer(parts, workload, recomputation),
         "workspace_bytes": parts.workspace_bytes + _recomputed_core(parts, workload, recomputation),
-        "buffers_bytes": _buffers(parts, workload, _boundary_share(workload, tensor, sharers, context)),
+        "buffers_bytes": _buffers(parts, workload, _boundary_share(workload, tensor, sharers, context))
+        + scale.bytes(gathered, weights, divided=False),
     }
 
 
@@ -87,6 +92,12 @@ class _Parameters:
         if expert == 1:  # one kind of parameters: rounded once
             return cls(ceil_div(whole - replicated, tensor) + replicated, 0)
         return cls(ceil_div(whole - replicated - experts, tensor) + replicated, ceil_div(experts, tensor * expert))
+
+
+def _gathered(parts: StageParts, tensor: int, expert: int) -> _Parameters:
+    """The parameters of the largest layer, on one member."""
+    both = parts.largest_dense_bytes + parts.largest_expert_bytes
+    return _Parameters.of(both, 0, parts.largest_expert_bytes, tensor, expert)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,9 @@ class StageParts:
 
     `selective_bytes` is what selective recomputation keeps of `activation_bytes`, `selective_s` its recomputation,
     `largest_selective_bytes` what the layer that saves most brings back while it is recomputed. `expert_*` are the
-    parts of the parameters and of the optimizer step that an expert degree divides. `dispatch_*` (rows sent to experts) and
-    `context_*` (keys and values) are per microbatch of the whole stage, like `collective_*`.
+    parts of the parameters and of the optimizer step that an expert degree divides; `largest_dense_bytes` and
+    `largest_expert_bytes` the most parameters of one layer (what ZeRO 3 gathers at a time). `dispatch_*` (rows sent to
+    experts) and `context_*` (keys and values) are per microbatch of the whole stage, like `collective_*`.
     """
 
     forward_s: Number
@@ -58,6 +59,8 @@ class StageParts:
     largest_selective_bytes: Number
     expert_bytes: Number
     trainable_expert_bytes: Number
+    largest_dense_bytes: Number
+    largest_expert_bytes: Number
     expert_optimizer_s: Number
     dispatch_bytes: Number
     dispatch_backward_bytes: Number
@@ -99,6 +102,8 @@ def parts_of(problem: Problem, prices: LayerPrices, layers: Sequence[int], sampl
         largest_selective_bytes=max(prices.activation_bytes[i] - prices.selective_bytes[i] for i in layers),
         expert_bytes=sum(layer.expert_parameter_bytes for layer in inside),
         trainable_expert_bytes=sum(layer.expert_parameter_bytes for layer in inside if layer.trainable),
+        largest_dense_bytes=max(layer.parameter_bytes - layer.expert_parameter_bytes for layer in inside),
+        largest_expert_bytes=max(layer.expert_parameter_bytes for layer in inside),
         expert_optimizer_s=sum(prices.expert_optimizer_s[i] for i in layers),
         dispatch_bytes=samples * sum(layer.expert_dispatch_bytes_per_sample for layer in inside),
         dispatch_backward_bytes=samples * sum(layer.expert_dispatch_bytes_per_sample for layer in trained),

@@ -22,7 +22,7 @@ import pulp
 
 from planner.costs.parts import carries_gradient
 from planner.optimizers._milp_partition import Linear, Partition
-from planner.optimizers._milp_prices import LATENCY_FIELDS, Price, SettingPrices
+from planner.optimizers._milp_prices import LARGEST_FIELDS, LATENCY_FIELDS, Price, SettingPrices
 from planner.options import Objective, SearchModel
 
 ALL_PASSES = 1000.0
@@ -301,7 +301,7 @@ class PartitionModel:
 
         terms = [_scaled(prices.layer(v, in_flight).memory_bytes, unit, self._x(v, slot)) for v in self.layers]
         terms += [_scaled(p.memory_bytes, unit, times) for p, times in self._shared(s, prices.unit)]
-        for field in ("workspace_bytes", "largest_activation_bytes", "largest_selective_bytes"):
+        for field in LARGEST_FIELDS:
             largest = [cost(field) * getattr(prices.layer_parts[v], field) / unit for v in self.layers]
             if any(largest):
                 terms.append(self._at_least(self._new(), (m * self._x(v, slot) for v, m in enumerate(largest) if m)))

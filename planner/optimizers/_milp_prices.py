@@ -48,6 +48,15 @@ LAYER_FIELDS = (
 )
 """Parts that are sums over the layers of a stage."""
 
+LARGEST_FIELDS = (
+    "workspace_bytes",
+    "largest_activation_bytes",
+    "largest_selective_bytes",
+    "largest_dense_bytes",
+    "largest_expert_bytes",
+)
+"""Parts that are those of the layer of a stage that has most."""
+
 LATENCY_FIELDS = ("collective_bytes", "collective_backward_bytes", "parameter_bytes", "trainable_bytes")
 """Volumes whose collectives pay latency once per pass or iteration when they are not zero."""
 

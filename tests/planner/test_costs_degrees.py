@@ -213,6 +213,9 @@ def test_resharding_gathers_for_every_pass_and_holds_a_share() -> None:
     sharded, held = stage_of(problem, 4, zero=3), stage_of(problem, 4, zero=3, reshard=False)
     assert (sharded.memory.weights_bytes, held.memory.weights_bytes) == (400, 1600)
     assert (sharded.memory.gradients_bytes, held.memory.gradients_bytes) == (400, 400)
+    assert (sharded.memory.buffers_bytes, held.memory.buffers_bytes) == (800, 0)  # one gathered layer
+    experts = stage_of(problem, 4, zero=3, expert=2).memory
+    assert experts.buffers_bytes == 160 + 640 // 2
     assert sharded.seconds.forward_s == pytest.approx(plain.seconds.forward_s + gather)
     assert held.seconds.forward_s == plain.seconds.forward_s
     assert sharded.seconds.all_reduce_s == pytest.approx(gather)
