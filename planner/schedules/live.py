@@ -54,7 +54,11 @@ def held_per_stage(order: Order) -> dict[int, int]:
 
 
 def most_held(schedule: Schedule, shape: PipelineShape, stage: int) -> int:
-    """`Schedule.in_flight` for schedules without a closed form. 1 in inference, which keeps nothing."""
+    """`Schedule.in_flight` for schedules without a closed form. 1 in inference, which keeps nothing.
+
+    For legal shapes; of others some number from 0 to M.
+    """
     if shape.forward_only:
         return 1
-    return next(held_per_stage(w.order)[stage] for w in schedule.workers(shape) if stage in w.stages)
+    held = (held_per_stage(w.order).get(stage, 0) for w in schedule.workers(shape) if stage in w.stages)
+    return min(shape.num_microbatches, max(held, default=0))

@@ -62,7 +62,7 @@ BAD_INPUTS = {
     "no batch": (("plan", "gpt2-small", "--cluster", "4xL4"), "--global-batch"),
     "microbatch does not divide": ((*GPT2, "--microbatch", "3"), "nearest that do: 2 and 4"),
     "microbatch is no number": ((*GPT2, "--microbatch", "few"), "neither a whole number nor auto"),
-    "unknown schedule": ((*GPT2, "--schedule", "zigzag"), "use auto, 1f1b, gpipe"),
+    "unknown schedule": ((*GPT2, "--schedule", "zigzag"), "use auto, 1f1b, custom"),
     "unknown optimizer": ((*GPT2, "--optimizer", "luck"), "chain_dp"),
     "more stages than devices": ((*GPT2, "--num-stages", "5"), "between 1 and 4"),
     "another sequence length": ((*GPT2, "--sequence-length", "512"), "1024"),

@@ -312,3 +312,11 @@ def test_split_schedules_give_the_input_gradient_first() -> None:
                 if action.kind is ActionKind.WEIGHT_GRADIENT:
                     gradient = Action(action.stage, GRADIENTS[1], action.microbatch)
                     assert at[str(gradient)] < at[str(action)]
+
+
+@pytest.mark.parametrize("name", SCHEDULES.names())
+@given(stages=st.integers(1, 6), microbatches=st.integers(1, 7))
+def test_in_flight_of_any_line_of_stages_can_be_asked_for(name: str, stages: int, microbatches: int) -> None:
+    """Searches ask before they know whether a shape is legal."""
+    shape = PipelineShape(num_stages=stages, num_microbatches=microbatches, dealt=(1,) * stages)
+    assert all(0 <= SCHEDULES[name].in_flight(shape, s) <= microbatches for s in range(stages))
