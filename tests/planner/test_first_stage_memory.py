@@ -15,9 +15,12 @@ import pytest
 
 from planner.costs.compute import layer_prices
 from planner.costs.memory import kept_bytes_per_microbatch
+from planner.costs.model import CostModel
 from planner.costs.parts import StageParts, parts_of
 from planner.costs.stage import StageSetting, stage_memory, stage_seconds
+from planner.plan import Plan, Stage
 from planner.problem import Problem
+from planner.timeline import MemoryParts
 from planner.workload import Recomputation, Training
 from profiles.catalogue import device_type
 from profiles.clusters import parse_short_form
@@ -65,11 +68,11 @@ SET_UPS = {
 }
 
 
-def problem_of(setup: SetUp, *, sequence_parallel: bool = True) -> Problem:
+def problem_of(setup: SetUp, *, sequence_parallel: bool = True, nodes: int = 1) -> Problem:
     record = load_source(str(FOLDER / f"{setup.model}.json"))
     assert isinstance(record, ModelRecord)
     work = Training(
-        global_batch_size=setup.b * 64,
+        global_batch_size=setup.b * 2 * setup.p,
         microbatch_size=setup.b,
         weight_bytes_per_parameter=2,
         gradient_bytes_per_parameter=4,
@@ -77,7 +80,7 @@ def problem_of(setup: SetUp, *, sequence_parallel: bool = True) -> Problem:
         tensor=setup.t,
         sequence_parallel=sequence_parallel,
     )
-    return build_problem(record, parse_short_form("1x8xA100-80G-SXM"), work)
+    return build_problem(record, parse_short_form(f"{nodes}x8xA100-80G-SXM"), work)
 
 
 def parts(problem: Problem, setup: SetUp, num_layers: int) -> StageParts:
@@ -170,3 +173,43 @@ def test_more_recomputation_keeps_less_and_takes_longer(name: str, sequence_para
         seconds.append(priced.forward_s + priced.backward_s)
     assert kept[0] > kept[1] > kept[2]
     assert seconds[0] < seconds[1] < seconds[2]
+
+
+def first_rank(setup: SetUp, recomputation: Recomputation, *, sequence_parallel: bool) -> tuple[Problem, MemoryParts]:
+    """The memory of the plan's first device: p x v stages of equal layers, on p nodes of t = 8 devices."""
+    problem = problem_of(setup, sequence_parallel=sequence_parallel, nodes=setup.p)
+    names = [layer.id for layer in problem.index.layers]
+    devices = [device.id for device in problem.cluster.devices]
+    each = setup.layers // (setup.p * setup.v)
+    plan = Plan(
+        stages=tuple(
+            Stage(
+                layers=tuple(names[each * s : each * (s + 1)]),
+                replicas=(tuple(devices[setup.t * (s % setup.p) : setup.t * (s % setup.p + 1)]),),
+                tensor=setup.t,
+                recomputation=recomputation,
+            )
+            for s in range(setup.p * setup.v)
+        ),
+        schedule="interleaved_1f1b" if setup.v > 1 else "1f1b",
+        microbatch_size=setup.b,
+        num_microbatches=2 * setup.p,
+    )
+    return problem, CostModel(problem).price(plan).stages[0].memory
+
+
+@pytest.mark.parametrize("name", SET_UPS)
+@pytest.mark.parametrize(
+    ("recomputation", "sequence_parallel"), [(Recomputation.NONE, False), (Recomputation.SELECTIVE, True)]
+)
+def test_the_first_device_of_the_whole_plan(
+    name: str, recomputation: Recomputation, *, sequence_parallel: bool
+) -> None:
+    """State and activations of the priced plan; figure 1 of the paper calls the set-ups that do not fit into 80 GiB."""
+    setup = SET_UPS[name]
+    _, memory = first_rank(setup, recomputation, sequence_parallel=sequence_parallel)
+    per_layer = 34 / setup.t if sequence_parallel else 10 + 24 / setup.t + setup.attention / setup.t
+    assert memory.activations_bytes / GIB == pytest.approx(setup.kept(per_layer), abs=0.01)
+    state = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
+    assert state / GIB == pytest.approx(12 * setup.h**2 * setup.layers / (setup.t * setup.p) * 18 / GIB, abs=0.01)
+    assert (state + memory.activations_bytes < 80 * GIB) == sequence_parallel
