@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from planner.bounds._budget import Budget
 from planner.bounds.base import BoundQuery, lowered
+from planner.cluster import Network
 from planner.options import Objective, Replication, SearchModel
 from planner.partition.contraction import contract
 from planner.partition.instance import BottleneckInstance, bottleneck_instance
@@ -16,6 +17,8 @@ from planner.workload import ReplicaMode
 Core = Callable[[BottleneckInstance, float, Budget], float | None]
 """(instance, upper, budget) -> a lower bound on the bottleneck, at most `upper`, or None. Seconds per microbatch."""
 
+MAX_LAYERS = 8_000
+"""Larger graphs get no such bound: contracting them takes seconds."""
 MAX_DEVICES = 512
 """Larger clusters are not checked for equal routes, and get no such bound."""
 
@@ -35,6 +38,8 @@ def throughput_bound(query: BoundQuery, core: Core, *, cheap: bool = False) -> f
 def applies(query: BoundQuery) -> bool:
     """Whether every plan of the query is a partition of the instance, with at least its loads."""
     if query.objective is not Objective.THROUGHPUT or query.search_model is not SearchModel.BLOCKING:
+        return False
+    if len(query.problem.index) > MAX_LAYERS:
         return False
     return query.problem.workload.tensor == 1 and _unreplicated(query) and _equal_routes(query)
 
@@ -64,6 +69,16 @@ def _equal_routes(query: BoundQuery) -> bool:
     ids = [device.id for device in problem.cluster.devices if device.type in problem.profile_of]
     if len(ids) > MAX_DEVICES:
         return False
-    routes = [problem.network.route(a, b) for n, a in enumerate(ids) for b in ids[n + 1 :]]
+    network = problem.network
+    one_of_each = [first for twins in _twins(network, ids) for first in twins[:2]]
+    routes = [network.route(a, b) for n, a in enumerate(one_of_each) for b in one_of_each[n + 1 :]]
     widths = [0.0 if route is None else route.bandwidth_bytes_per_s for route in routes]
     return all(a == b for a, b in pairwise(widths))
+
+
+def _twins(network: Network, ids: Sequence[str]) -> list[list[str]]:
+    """The devices, those that hang on the network alike together."""
+    found: dict[int, list[str]] = {}
+    for device in ids:
+        found.setdefault(network.twins[device], []).append(device)
+    return list(found.values())

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from planner.costs.objective import objective_s
 from planner.optimizers._chain_space import device_classes
+from planner.optimizers._links import uniform_links
 from planner.optimizers.base import Candidate, SearchContext
-from planner.optimizers.chain_dp import uniform_links
 from planner.options import Objective, Replication, SearchModel
 from planner.partition.instance import BottleneckInstance, bottleneck_instance
 from planner.partition.loads import Bottleneck
 from planner.plan import Plan, Stage
 from planner.schedules import SCHEDULES, PipelineShape
 from planner.workload import Recomputation, ReplicaMode
+
+MAX_LAYERS = 8_000
+"""More layers take more than some seconds before the first partition is found."""
 
 SCOPE = "stages of any shape on single devices (no replication)"
 
@@ -21,6 +24,8 @@ def refusal(context: SearchContext, name: str) -> str:
     problem, work = context.problem, context.problem.workload
     if context.options.objective is not Objective.THROUGHPUT or context.search_model is not SearchModel.BLOCKING:
         return f"{name} minimises throughput in the blocking search model only"
+    if len(problem.index) > MAX_LAYERS:
+        return f"{name} holds tables of the sets of at most {MAX_LAYERS} layers: use multilevel"
     if work.tensor != 1:
         return f"{name} plans single devices, the tensor degree is {work.tensor}"
     if problem.graph.tied:

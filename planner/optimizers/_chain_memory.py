@@ -14,6 +14,7 @@ import numpy as np
 
 from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.intervals import Array
+from planner.errors import LimitError
 from planner.optimizers._chain_space import ChainSpace, Config, Counts
 
 
@@ -23,12 +24,15 @@ def fewest_groups(
     """(groups, stages as `ChainSpace.plan` takes them) of a chain that fits; None when none does on all groups.
 
     `space` must hold every allowed degree. Where microbatches are dealt, one in flight is assumed (a relaxation).
+    LimitError when the search's clock ends it.
     """
     n, total = space.num_layers, sum(space.capacity)
     most = min(n, total) if num_stages is None else num_stages
     groups = [np.where(np.arange(n + 1) == n, 0.0, np.inf)]
     ends: list[Array] = []
     for k in range(1, most + 1):
+        if space.context.clock.expired():
+            raise LimitError("the time limit came before it was known whether the model fits: allow more time")
         table = _smallest_degree(space, k) + groups[-1][None, :]
         ends.append(table.argmin(axis=1))
         groups.append(table.min(axis=1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -114,6 +115,12 @@ class SettingPrices:
         self.recomputation = training.recomputation if training else Recomputation.NONE
         self._units: dict[tuple[str, int], Price] = {}
 
+    def at(self, setting: Setting) -> SettingPrices:
+        """The same prices at another number of stages: they do not depend on it, so that what is known is shared."""
+        other = copy(self)
+        other.setting = setting
+        return other
+
     @cached_property
     def layer_prices(self) -> LayerPrices:
         """Prices of the layers at the samples that one replica sees."""
@@ -219,23 +226,45 @@ class SettingPrices:
         )
 
 
-def lower_bound(classes: Sequence[SettingPrices]) -> float:
-    """No plan of the setting is better: work shared evenly, the heaviest layer, no transfer, the largest tail.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """What no plan of some settings undercuts: work shared evenly, the heaviest layer, no transfer, the largest tail.
 
-    Each on the class of devices on which it is least; infinite when no class can run some layer.
+    Each on the class of devices on which it is least; infinite when no class can run some layer. It serves all numbers
+    of stages.
     """
-    setting, index = classes[0].setting, classes[0].problem.index
-    able = [[prices for prices in classes if prices.runs(v)] for v in range(len(index))]
+
+    total_s: float
+    heaviest_s: float
+    overhead_s: float
+    tail_s: float
+    dealt: int
+
+    def value_s(self, setting: Setting, objective: Objective) -> float:
+        """The least objective of a setting."""
+        if math.isinf(self.total_s):
+            return math.inf
+        period = max(self.heaviest_s, self.total_s / setting.num_stages) + self.overhead_s
+        if objective is Objective.THROUGHPUT:
+            return period / self.dealt / setting.microbatch_size
+        rest = (setting.num_microbatches - 1) * period / self.dealt
+        return self.total_s + setting.num_stages * self.overhead_s + rest + self.tail_s
+
+
+def floor_of(classes: Sequence[SettingPrices]) -> Floor:
+    """The floor at the replication degree and batch of these prices. O(layers)."""
+    able = [[prices for prices in classes if prices.runs(v)] for v in range(len(classes[0].problem.index))]
+    dealt = classes[0].dealt
     if not all(able):
-        return math.inf
+        return Floor(total_s=math.inf, heaviest_s=math.inf, overhead_s=0.0, tail_s=0.0, dealt=dealt)
     passes = [min(_pass_s(prices, v) for prices in those) for v, those in enumerate(able)]
-    total = sum(passes) - max(map(_tied_passes, classes))
-    overhead = min(map(_overhead_s, classes))
-    period = max(max(passes) + overhead, total / setting.num_stages + overhead) / classes[0].dealt
-    if classes[0].context.options.objective is Objective.THROUGHPUT:
-        return period / setting.microbatch_size
-    tail = max(min(prices.layer(v).tail_s for prices in those) for v, those in enumerate(able))
-    return total + setting.num_stages * overhead + (setting.num_microbatches - 1) * period + tail
+    return Floor(
+        total_s=sum(passes) - max(map(_tied_passes, classes)),
+        heaviest_s=max(passes),
+        overhead_s=min(map(_overhead_s, classes)),
+        tail_s=max(min(prices.layer(v).tail_s for prices in those) for v, those in enumerate(able)),
+        dealt=dealt,
+    )
 
 
 def _pass_s(prices: SettingPrices, v: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.optimizers._chain_space import device_classes
+from planner.optimizers._links import uniform_links
 from planner.optimizers.base import SearchContext, divisors
 from planner.options import Replication
 from planner.problem import Problem
@@ -19,14 +20,12 @@ def unequal_links(problem: Problem) -> str:
         return f"there are fewer devices of one kind than the tensor degree {problem.workload.tensor}"
     if len(ids) > MAX_DEVICES:
         return f"it compares the routes of at most {MAX_DEVICES} devices (here {len(ids)})"
-    seen = set()
-    for number, a in enumerate(ids):
-        for b in ids[number + 1 :]:
-            route = problem.network.route(a, b)
-            seen.add((route.bandwidth_bytes_per_s, route.latency_s) if route else None)
-            if len(seen) > 1 or None in seen:
-                return "the links between the devices are not all alike: use chain_dp"
-    return ""
+    joined = len(ids) < 2 or problem.network.route(ids[0], ids[1]) is not None
+    return (
+        ""
+        if joined and uniform_links(problem, ids)
+        else "the links between the devices are not all alike: use chain_dp"
+    )
 
 
 def not_linear(problem: Problem) -> str:

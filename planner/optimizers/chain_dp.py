@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import chain, combinations
 
 from planner.costs.objective import objective_s
+from planner.errors import LimitError
 from planner.optimizers._chain_kernel import Caps, Goal, Solution, Sweep
 from planner.optimizers._chain_memory import fewest_groups
 from planner.optimizers._chain_settings import Setting, query_of, setting_of
 from planner.optimizers._chain_space import ChainSpace, device_classes
+from planner.optimizers._links import uniform_links
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors, mixes_devices
 from planner.options import Objective, Replication
 from planner.plan import Plan
-from planner.problem import Problem
 from planner.workload import ReplicaMode
 
 STRICTLY = 1 - 1e-12
@@ -34,8 +34,6 @@ STRICTLY = 1 - 1e-12
 MAX_CELLS = 4e8
 """Largest sweep (table cells) for which replication degrees may differ between stages: some seconds in numpy."""
 
-
-MAX_KINDS_COMPARED = 512
 
 NEAR = 1.02
 """Settings and numbers of stages this close to the best are searched for other candidates: the simulator may prefer
@@ -153,7 +151,10 @@ class _Search:
             space = ChainSpace(self.context, self.context.schedules[0], batch, degrees, classes=self.classes[True])
             if len(degrees) == 1 or len(space.classes) != 1 or space.dealt or self.context.clock.expired():
                 continue
-            fit = fewest_groups(space, self.context.options.num_stages)
+            try:
+                fit = fewest_groups(space, self.context.options.num_stages)
+            except LimitError:
+                return
             if fit is not None:
                 self._keep_plan(space.plan(fit[1], idle_last=self.uniform))
 
@@ -272,27 +273,6 @@ class _Search:
         tensor = self.context.problem.workload.tensor
         groups = f"groups of {tensor} consecutive devices" if tensor > 1 else "single devices"
         return f"stages of consecutive layers on {groups}, equal devices per stage"
-
-
-def uniform_links(problem: Problem) -> bool:
-    """Whether every pair of devices has the same route, so that placement does not matter.
-
-    Devices with equal links to the same switches are looked at once; more than 512 kinds count as not uniform.
-    """
-    network, kinds = problem.network, dict[int, list[str]]()
-    for device in problem.cluster.devices:
-        kinds.setdefault(network.twins[device.id], []).append(device.id)
-    if len(kinds) > MAX_KINDS_COMPARED:
-        return False
-    firsts = [members[0] for members in kinds.values()]
-    pairs = [(members[0], members[1]) for members in kinds.values() if len(members) > 1]
-    prices = set()
-    for a, b in chain(pairs, combinations(firsts, 2)):
-        route = network.route(a, b)
-        prices.add(None if route is None else (route.bandwidth_bytes_per_s, route.latency_s))
-        if len(prices) > 1:
-            return False
-    return True
 
 
 def _key(plan: Plan) -> object:

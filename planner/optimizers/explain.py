@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.costs.model import CostModel
-from planner.errors import PlannerError
+from planner.errors import LimitError, PlannerError
 from planner.optimizers._chain_kernel import Caps, Goal, Solution, Sweep
 from planner.optimizers._chain_memory import fewest_groups
 from planner.optimizers._chain_space import ChainSpace, device_classes
+from planner.optimizers._links import unlike_devices
 from planner.optimizers.base import SearchContext, divisors, mixes_devices
 from planner.options import Decision, Replication
 from planner.problem import Problem
@@ -27,7 +28,7 @@ def explain(context: SearchContext) -> Infeasibility | None:
     """
     worst = least_excess(context)
     if worst is None:
-        return _no_route(context)
+        return None if context.clock.expired() else _no_route(context)
     excess, space, solution = worst
     if excess <= 0:
         return None
@@ -53,7 +54,10 @@ def provably_exceeds(context: SearchContext) -> bool:
     most = max((len(groups) for groups in classes), default=0)
     for batch in context.batches():
         space = ChainSpace(context, context.schedules[0], batch, tuple(_degrees(context, batch, most)))
-        if context.clock.expired() or fewest_groups(space, context.options.num_stages) is not None:
+        try:
+            if fewest_groups(space, context.options.num_stages) is not None:
+                return False
+        except LimitError:
             return False
     return True
 
@@ -101,7 +105,7 @@ def _tightest(context: SearchContext, space: ChainSpace, solution: Solution) -> 
 
 def _no_route(context: SearchContext) -> Infeasibility | None:
     """Without any split at all, either a link or a device that can run some layer is missing."""
-    ids = [device.id for device in context.problem.cluster.devices]
+    ids = unlike_devices(context.problem)
     for number, a in enumerate(ids):
         for b in ids[number + 1 :]:
             if context.problem.network.route(a, b) is None:

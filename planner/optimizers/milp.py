@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from planner.costs.communication import Group
 from planner.costs.objective import objective_s
 from planner.optimizers._chain_space import device_classes
-from planner.optimizers._milp_prices import Setting, SettingPrices, lower_bound
+from planner.optimizers._milp_prices import Setting, SettingPrices, floor_of
 from planner.optimizers._milp_scope import degrees, not_linear, searches_unequal_degrees, unequal_links
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, mixes_devices
 from planner.plan import Plan, Stage
@@ -88,7 +88,7 @@ class _Search:
     def run(self) -> None:
         """Most promising settings first, in rounds: what is left over of the time goes to those that need more."""
         self.found += self.context.incumbents
-        waiting = [(lower_bound(prices), prices) for prices in self._settings()]
+        waiting = list(self._settings())
         while waiting:
             waiting.sort(key=lambda item: (item[0], item[1][0].setting.num_stages))
             waiting = self._round(waiting)
@@ -140,23 +140,33 @@ class _Search:
             return None
         return min(min(self.bounds), self.best)
 
-    def _settings(self) -> Iterator[Classes]:
+    def _settings(self) -> Iterator[tuple[float, Classes]]:
+        """Every setting with its floor, as far as the clock allows."""
         context = self.context
         classes = device_classes(context.problem, context.problem.workload.tensor)
-        wanted, schedule = context.options.num_stages, context.schedules[0]
         for size, count in context.batches():
             for replicas in degrees(context, (size, count), max(map(len, classes))):
+                if context.clock.expired():
+                    self._leave_open(0.0, TIME_IS_UP)
+                    return
                 most = min(len(context.problem.index), sum(len(groups) // replicas for groups in classes))
-                for stages in range(1, most + 1):
-                    if wanted in (None, stages):
-                        setting = Setting(
-                            num_stages=stages,
-                            replicas=replicas,
-                            microbatch_size=size,
-                            num_microbatches=count,
-                            schedule=schedule,
-                        )
-                        yield _priced(context, setting, classes)
+                first = Setting(
+                    num_stages=1,
+                    replicas=replicas,
+                    microbatch_size=size,
+                    num_microbatches=count,
+                    schedule=context.schedules[0],
+                )
+                yield from self._numbers_of_stages(_priced(context, first, classes), most)
+
+    def _numbers_of_stages(self, prices: Classes, most: int) -> Iterator[tuple[float, Classes]]:
+        """The settings that differ in their number of stages, up to `most`."""
+        floor, wanted = floor_of(prices), self.context.options.num_stages
+        for stages in range(1, most + 1):
+            if wanted in (None, stages):
+                setting = replace(prices[0].setting, num_stages=stages)
+                bound = floor.value_s(setting, self.context.options.objective)
+                yield bound, tuple(each.at(setting) for each in prices)
 
     def _leave_open(self, bound: float, note: str) -> None:
         self.open += 1

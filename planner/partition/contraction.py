@@ -31,7 +31,7 @@ They can also empty a stage: with a fixed number of stages only R4 applies.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from planner.ideals import bits
@@ -65,14 +65,21 @@ class Contraction:
         return tuple(whole)
 
 
-def contract(instance: BottleneckInstance, *, below: float | None = None, keep_memory: bool) -> Contraction:
+def contract(
+    instance: BottleneckInstance,
+    *,
+    below: float | None = None,
+    keep_memory: bool,
+    expired: Callable[[], bool] = lambda: False,
+) -> Contraction:
     """Apply R1 to R3, and R4 for partitions with a bottleneck below `below`, until nothing changes.
 
     Without `below` the optimum is unchanged. With it, a partition of the original below `below` exists exactly if one
-    of the contraction does, and the smallest value below it is the same. O(rounds x edges x groups / 64).
+    of the contraction does, and the smallest value below it is the same. When `expired()` no further rule is tried.
+    O(rounds x edges x groups / 64).
     """
     graph = Hypergraph(instance)
-    rules = _Rules(graph, keep_memory)
+    rules = _Rules(graph, keep_memory, expired)
     graph.reduce()
     while True:
         changed = rules.join_costly_pins(below) if below is not None else False
@@ -88,8 +95,8 @@ def contract(instance: BottleneckInstance, *, below: float | None = None, keep_m
 class _Rules:
     """The rules on one hypergraph; each returns whether it changed anything."""
 
-    def __init__(self, graph: Hypergraph, keep_memory: bool) -> None:
-        self.graph, self.keep_memory = graph, keep_memory
+    def __init__(self, graph: Hypergraph, keep_memory: bool, expired: Callable[[], bool]) -> None:
+        self.graph, self.keep_memory, self.expired = graph, keep_memory, expired
         used = [c for c, entry in enumerate(graph.instance.classes) if entry.count]
         self.paying = [c for c in used if graph.instance.classes[c].pays]
         self.free = [c for c in used if not graph.instance.classes[c].pays]
@@ -99,7 +106,9 @@ class _Rules:
         waiting, changed = sorted(self.graph.alive), False
         while waiting:
             again: set[int] = set()
-            for a in waiting:
+            for number, a in enumerate(waiting):
+                if number % 256 == 0 and self.expired():
+                    return changed
                 if a in self.graph.alive and len(self.graph.alive) > 1:
                     again |= self._move(a)
             changed |= bool(again)

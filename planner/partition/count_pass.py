@@ -40,9 +40,11 @@ def applies(instance: BottleneckInstance) -> bool:
 class CountPass:
     """Searches over the ideals `alive` (the empty one and everything among them), for values below `below`."""
 
-    def __init__(self, instance: BottleneckInstance, alive: list[int], below: float) -> None:
+    def __init__(
+        self, instance: BottleneckInstance, alive: list[int], below: float, expired: Callable[[], bool]
+    ) -> None:
         self.instance, self.below = instance, below
-        self.table = IdealTable(instance, alive)
+        self.table = IdealTable(instance, alive, expired)
         (self.kind,) = (c for c, entry in enumerate(instance.classes) if entry.count)
         self.edges: list[Edges | None] = [None] * len(self.table)
         self.num_kept = 0

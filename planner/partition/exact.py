@@ -88,7 +88,7 @@ def heuristic(
     """A good partition without proof, for graphs with too many ideals: `order_search` on the contracted instance."""
     best: Bottleneck | None = None
     for keep_memory in (False, True):
-        smaller = contract(instance, keep_memory=keep_memory)
+        smaller = contract(instance, keep_memory=keep_memory, expired=expired)
         found = order_search(smaller.instance, seed=seed, max_iterations=max_iterations, expired=expired)
         best = _expanded(instance, smaller, found)
         if best is None or fits(instance, best.stages):
@@ -103,7 +103,7 @@ def _minimise(
 
     The pass comes early where there are few ideals below the first value found, else once a better one is known.
     """
-    smaller = contract(instance, keep_memory=keep_memory)
+    smaller = contract(instance, keep_memory=keep_memory, expired=expired)
     try:
         found = first_search(smaller.instance, seed=seed, expired=expired)
     except LimitError as fault:
@@ -132,7 +132,7 @@ def _from(
     if best is not None and below <= 0:
         return Solution(best=best, bound_s=best.value_s)
     if best is not None:
-        smaller = contract(instance, below=below, keep_memory=keep_memory)
+        smaller = contract(instance, below=below, keep_memory=keep_memory, expired=expired)
     ideals = enumerate_ideals(smaller.instance.groups, max_ideals, expired)
     found, finished = improve(smaller.instance, ideals, below, expired)
     best = _expanded(instance, smaller, found) or best

@@ -26,7 +26,7 @@ import numpy as np
 from planner.errors import LimitError
 from planner.ideals import enumerate_ideals
 from planner.partition import count_pass
-from planner.partition.ideal_table import Array, IdealSums, IdealTable
+from planner.partition.ideal_table import Array, IdealSums, IdealTable, TimeIsUpError
 from planner.partition.instance import BottleneckInstance, DeviceClass
 from planner.partition.loads import Bottleneck, Stages, valued
 from planner.partition.windows import Windows
@@ -87,18 +87,26 @@ def improve(
     if below <= 0 or not instance.num_devices:
         return None, True
     windows = Windows(instance, below)
-    alive = alive_ideals(instance, ideals, windows)
-    if len(alive) < 2 or alive[0] or alive[-1] != instance.groups.everything:
-        return None, True
-    if count_pass.applies(instance):
-        _refuse_if_large(instance, len(alive), 1)
-        return count_pass.CountPass(instance, alive, below).run(expired)
-    return _Pass(instance, alive, windows, below).run(expired)
+    try:
+        alive = alive_ideals(instance, ideals, windows, expired)
+        if len(alive) < 2 or alive[0] or alive[-1] != instance.groups.everything:
+            return None, True
+        if count_pass.applies(instance):
+            _refuse_if_large(instance, len(alive), 1)
+            return count_pass.CountPass(instance, alive, below, expired).run(expired)
+        return _Pass(instance, alive, windows, below, expired).run(expired)
+    except TimeIsUpError:
+        return None, False
 
 
-def alive_ideals(instance: BottleneckInstance, ideals: Sequence[int], windows: Windows) -> list[int]:
-    """The ideals inside the windows, in their order."""
-    sums = IdealSums(instance, ideals, windows.work_s)
+def alive_ideals(
+    instance: BottleneckInstance,
+    ideals: Sequence[int],
+    windows: Windows,
+    expired: Callable[[], bool] = lambda: False,
+) -> list[int]:
+    """The ideals inside the windows, in their order. TimeIsUpError when `expired()`."""
+    sums = IdealSums(instance, ideals, windows.work_s, expired)
     keep = windows.alive(sums.work, sums.crossing)
     return [ideal for ideal, inside in zip(ideals, keep.tolist(), strict=True) if inside]
 
@@ -134,12 +142,19 @@ class _States:
 class _Pass:
     """One forward pass: `value[state, ideal]` is D, `came` and `by` say from which ideal and by which class."""
 
-    def __init__(self, instance: BottleneckInstance, alive: list[int], windows: Windows, below: float) -> None:
+    def __init__(
+        self,
+        instance: BottleneckInstance,
+        alive: list[int],
+        windows: Windows,
+        below: float,
+        expired: Callable[[], bool],
+    ) -> None:
         self.instance, self.below = instance, below
         self.states = _States(instance)
         _refuse_if_large(instance, len(alive), len(self.states.used))
-        self.table = IdealTable(instance, alive)
-        sums = IdealSums(instance, self.table.ideals, windows.work_s)
+        self.table = IdealTable(instance, alive, expired)
+        sums = IdealSums(instance, self.table.ideals, windows.work_s, expired)
         self.needed = windows.after(sums.work, sums.crossing)
         self.class_numbers = [c for c, entry in enumerate(instance.classes) if entry.count]
         shape = (len(self.states.used), len(alive))

@@ -15,8 +15,8 @@ slice. (Sums of floats can tie or fall between an ideal and a superset, which wo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from planner.ideals import bits
 from planner.partition.instance import BottleneckInstance, Cut, DeviceClass
 
 Array = NDArray[Any]
+T = TypeVar("T")
+EVERY = 16
+"""Columns or rows between two looks at the clock."""
 CHUNK = 8192
 """Columns that are expanded to one byte per group at a time."""
 MAX_WORK_UNITS = 2**50
@@ -32,24 +35,37 @@ MAX_WORK_UNITS = 2**50
 MAX_EXACT = 2**53
 
 
+class TimeIsUpError(Exception):
+    """The clock ran out while columns were made."""
+
+
 class IdealSums:
     """Work and crossing cost of many ideals, computed in chunks: what windows need, before anything large is kept."""
 
-    def __init__(self, instance: BottleneckInstance, ideals: Sequence[int], work_s: Array) -> None:
-        """`work_s` are seconds per group; `work` and `crossing` get one entry per ideal."""
+    def __init__(
+        self,
+        instance: BottleneckInstance,
+        ideals: Sequence[int],
+        work_s: Array,
+        expired: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`work_s` are seconds per group; `work` and `crossing` get one entry per ideal. Raises TimeIsUpError."""
         self.work = np.zeros(len(ideals))
         self.crossing = np.zeros(len(ideals))
         for start in range(0, len(ideals), CHUNK):
             part = slice(start, start + CHUNK)
             has = membership(ideals[part], len(instance.groups))
             self.work[part] = work_s @ has
-            self.crossing[part] = cut_cost(instance.cuts, has)
+            self.crossing[part] = cut_cost(instance.cuts, has, expired)
 
 
 class IdealTable:
     """The columns of some ideals of an instance, sorted. `ideals[0]` is empty, the last one is everything."""
 
-    def __init__(self, instance: BottleneckInstance, ideals: Iterable[int]) -> None:
+    def __init__(
+        self, instance: BottleneckInstance, ideals: Iterable[int], expired: Callable[[], bool] = lambda: False
+    ) -> None:
+        """TimeIsUpError when `expired()`."""
         self.instance = instance
         self.classes = [entry for entry in instance.classes if entry.count]
         least = np.min([entry.work_s for entry in self.classes], axis=0) if self.classes else np.zeros(0)
@@ -59,8 +75,8 @@ class IdealTable:
         self.has = membership(self.ideals, count)
         self.work_units = _exact_sums(self.units.tolist(), self.has)
         self.units_per_s = self.units.sum() / least[np.isfinite(least)].sum() if self.units.any() else 0.0
-        self.crossing, self.cut_by = _crossings(instance.cuts, self.has)
-        self.maximal = _maximal(instance.groups.after, self.has)
+        self.crossing, self.cut_by = _crossings(instance.cuts, self.has, expired)
+        self.maximal = _maximal(instance.groups.after, self.has, expired)
         self.work = [_work_sums(entry, self.has) for entry in self.classes]
         self.cannot = [_exact_sums(np.isinf(entry.work_s).astype(int).tolist(), self.has) for entry in self.classes]
         self.remembers = any(any(entry.size_bytes) for entry in self.classes) or any(
@@ -185,10 +201,18 @@ def membership(ideals: Sequence[int], num_groups: int) -> Array:
     return member
 
 
-def cut_cost(cuts: Sequence[Cut], has: Array) -> Array:
+def in_time(items: Iterable[T], expired: Callable[[], bool]) -> Iterator[T]:
+    """The items as long as the clock allows, then TimeIsUpError."""
+    for number, item in enumerate(items):
+        if number % EVERY == 0 and expired():
+            raise TimeIsUpError
+        yield item
+
+
+def cut_cost(cuts: Sequence[Cut], has: Array, expired: Callable[[], bool] = lambda: False) -> Array:
     """Per column: the cost of the tensors that the ideal cuts."""
     total = np.zeros(has.shape[1])
-    for cut in cuts:
+    for cut in in_time(cuts, expired):
         total += cut.cost_s * _is_cut(cut, has)
     return total
 
@@ -238,19 +262,19 @@ def _is_cut(cut: Cut, has: Array) -> Array:
     return np.asarray(np.logical_or.reduce(rows) & ~np.logical_and.reduce(rows), dtype=bool)
 
 
-def _crossings(cuts: Sequence[Cut], has: Array) -> tuple[Array, Array]:
+def _crossings(cuts: Sequence[Cut], has: Array, expired: Callable[[], bool]) -> tuple[Array, Array]:
     """Per column the cost of the tensors that the ideal cuts; row per tensor, column per ideal: whether it is cut."""
     total, found = np.zeros(has.shape[1]), np.zeros((len(cuts), has.shape[1]), dtype=bool)
-    for number, cut in enumerate(cuts):
+    for number, cut in in_time(enumerate(cuts), expired):
         found[number] = _is_cut(cut, has)
         total += cut.cost_s * found[number]
     return total, found
 
 
-def _maximal(after: Sequence[int], has: Array) -> Lists:
+def _maximal(after: Sequence[int], has: Array, expired: Callable[[], bool]) -> Lists:
     """Per ideal, the groups that are in it and that nothing in it reads."""
     columns = []
-    for g, others in enumerate(after):
+    for g, others in in_time(enumerate(after), expired):
         row = has[g]
         for other in bits(others):
             row = row & ~has[other]
