@@ -74,7 +74,7 @@ def test_every_instance_looks_like_exactly_one_format():
 
 @pytest.mark.parametrize("text", ["", "hello", "{}", "[1]", '{"model_type": "gpt2"}', "\x00\x01"])
 def test_unknown_text_names_the_formats(text):
-    with pytest.raises(InputError, match="one of device-placement, pipedream, piper, profile"):
+    with pytest.raises(InputError, match="one of calculon, device-placement, pipedream, piper, profile"):
         read_text(text)
 
 
