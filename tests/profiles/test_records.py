@@ -134,3 +134,35 @@ def test_records_need_no_torch():
     code += "print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("name", "key_value_heads", "head_size", "blocks"),
+    [
+        ("llama-3-8b", 8, 128, 32),
+        ("llama-3-70b", 8, 128, 80),
+        ("llama-3.1-405b", 8, 128, 126),
+        ("gpt2-small", 12, 64, 12),
+    ],
+)
+def test_decoders_keep_keys_and_values_per_token(name, key_value_heads, head_size, blocks):
+    record = load_record(name)
+    kept = [layer.kv_bytes_per_token for layer in record.graph.layers if layer.kv_bytes_per_token]
+    assert kept == [2 * key_value_heads * head_size * 2] * blocks
+    assert record.sequence_length is not None
+    passed = [layer.context_bytes_per_sample for layer in record.graph.layers if layer.context_bytes_per_sample]
+    assert passed == [size * record.sequence_length for size in kept]
+
+
+@pytest.mark.parametrize("name", ["bert-large", "vit-l-16", "resnet-50"])
+def test_what_generates_no_text_keeps_none(name):
+    record = load_record(name)
+    assert not any(layer.kv_bytes_per_token for layer in record.graph.layers)
+    assert any(layer.context_bytes_per_sample for layer in record.graph.layers) == (name != "resnet-50")
+
+
+@pytest.mark.parametrize("name", record_names())
+def test_what_only_sequence_parallelism_divides_is_a_part_of_what_is_kept(name):
+    work = load_record(name).work.values()
+    assert all(0 <= one.sequence_activation_bytes <= one.activation_bytes for one in work)
+    assert any(one.sequence_activation_bytes for one in work)
