@@ -142,7 +142,8 @@ def _static_bytes(problem: Problem, kind: str) -> list[int]:
     weights = Fraction(work.weight_bytes_per_parameter).limit_denominator(MAX_DENOMINATOR)
     state = Fraction(0)
     if training is not None:
-        for value in (training.gradient_bytes_per_parameter, training.optimizer_bytes_per_parameter):
+        optimizer = 0.0 if training.offload_optimizer else training.optimizer_bytes_per_parameter
+        for value in (training.gradient_bytes_per_parameter, optimizer):
             state += Fraction(value).limit_denominator(MAX_DENOMINATOR)
     return [
         math.floor(layer.parameter_bytes * (weights + (state if layer.trainable else 0)) / size)
