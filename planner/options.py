@@ -11,10 +11,30 @@ from planner.workload import Recomputation, ReplicaMode
 
 
 class Objective(StrEnum):
-    """What is minimised: the time of one synchronous iteration, or the bottleneck stage's period."""
+    """What is sought; `docs/objectives.md` states each.
+
+    `iteration_time` and `throughput` (the bottleneck stage's period) are minimised by the searches themselves. The
+    others are goals (`planner.goals`), which ask for several such searches: only `planner.service.answer` takes them.
+    """
 
     ITERATION_TIME = "iteration_time"
     THROUGHPUT = "throughput"
+    LATENCY = "latency"
+    MAX_BATCH = "max_batch"
+    MIN_DEVICES = "min_devices"
+    PARETO = "pareto"
+    MAX_KV_TOKENS = "max_kv_tokens"
+
+
+SEARCHED_OBJECTIVES = (Objective.ITERATION_TIME, Objective.THROUGHPUT)
+"""Those that searches minimise; the others are goals."""
+
+
+class Front(StrEnum):
+    """What the objective `pareto` trades iteration time against: devices used, or the peak memory of a device."""
+
+    DEVICES = "devices"
+    MEMORY = "memory"
 
 
 class SearchModel(StrEnum):
@@ -69,7 +89,8 @@ class SearchOptions:
     `search_model` defaults to the workload's communication. `num_finalists` candidates are simulated.
     `time_limit_s` bounds the whole search, `seed` all randomness. `searched` are the decisions that are searched,
     instead of taken from the workload. `target` names the engine that shall run the plan (`planner.targets`), `cuts`
-    the layers at which the stages after the first start, where these are pinned.
+    the layers at which the stages after the first start, where these are pinned. `max_iteration_time_s` is for the
+    objective `min_devices`, `front` for `pareto`.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -84,6 +105,8 @@ class SearchOptions:
     searched: tuple[Decision, ...] = ()
     target: str = ""
     cuts: tuple[str, ...] = ()
+    max_iteration_time_s: float | None = None
+    front: Front = Front.DEVICES
     num_finalists: int = 8
     time_limit_s: float = 60.0
     seed: int = 0

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from planner.cluster import Cluster
 from planner.graph import NOUN_CONFIG
 from planner.plan import Plan
 from planner.timeline import Estimate
+from planner.workload import Inference, Training
 
 SCHEMA_VERSION = 1
 """Version of every JSON document. A reader refuses newer ones and says so."""
@@ -43,8 +45,28 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """One change with which a plan exists; `plan` is that plan, found by planning with the change.
+
+    `kind` is one of zero, recomputation, tensor, microbatch_size, num_microbatches, devices, memory and combined.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    kind: str
+    change: str
+    plan: Plan
+    iteration_time_s: float
+    peak_memory_bytes: int
+    num_devices_used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasibility:
-    """Why there is no plan: the tightest constraint, in words and in bytes, and what would help."""
+    """Why there is no plan: the tightest constraint, in words and in bytes, and what would help.
+
+    `remedy` is the first of `remedies` in words, or advice where none was found.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
 
@@ -52,6 +74,24 @@ class Infeasibility:
     shortfall_bytes: int
     message: str
     remedy: str
+    remedies: tuple[Remedy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attained:
+    """What a goal reached beside seconds: `value` of `quantity` (samples, devices or tokens).
+
+    Nothing better than `bound` exists within `scope`; `method` says what proved it. `proven`: value = bound.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    quantity: str
+    value: int
+    bound: int
+    proven: bool
+    method: str
+    scope: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +134,12 @@ class SearchReport:
     notes: tuple[str, ...] = ()
     infeasibility: Infeasibility | None = None
     contributions: tuple[Contribution, ...] = ()
+    attained: Attained | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerUp:
-    """A candidate that lost, and the reason."""
+    """A candidate that lost, and the reason; or another member of a front, with its own certificates."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
 
@@ -106,6 +147,66 @@ class RunnerUp:
     objective_s: float
     iteration_time_s: float
     reason: str
+    num_devices_used: int = 0
+    peak_memory_bytes: int = 0
+    certificates: tuple[Certificate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathShare:
+    """Seconds that one kind of work has on the critical path of an iteration, and their share of it.
+
+    `kind` is pivot (compute of the pivot stage), bubble (compute of the other stages, for which the pivot waits),
+    transfer, all_reduce or optimizer.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    kind: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """What a change would bring: the iteration time with it, and the relative gain in samples per second.
+
+    `replanned`: a new plan was searched, else this plan was priced with the change.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    change: str
+    iteration_time_s: float
+    gain: float
+    replanned: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What bounds the time of a plan, and what would help most.
+
+    `bottleneck` is the kind with the largest share of the simulated critical path; `path` has all kinds, the largest
+    first, and sums up to the iteration time. `what_ifs` come with the largest gain first.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    bottleneck: str
+    pivot_stage: int
+    message: str
+    path: tuple[PathShare, ...]
+    what_ifs: tuple[WhatIf, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What a goal changed in the problem, so that the plan belongs to the changed one. None: as requested."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    workload: Training | Inference | None = None
+    cluster: Cluster | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,3 +220,5 @@ class PlanResult:
     report: SearchReport
     runners_up: tuple[RunnerUp, ...] = ()
     planner_version: str = ""
+    explanation: Explanation | None = None
+    changes: Changes | None = None

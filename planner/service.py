@@ -1,4 +1,4 @@
-"""`plan`, `estimate`, `simulate`: where the parts meet."""
+"""`plan`, `answer`, `estimate`, `simulate`: where the parts meet."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from planner.checks import check_number
 from planner.codec import fingerprint
 from planner.costs.model import CostModel
 from planner.errors import InputError, InternalError
+from planner.explanations.bottleneck import explained_time
+from planner.explanations.remedies import remedied
+from planner.explanations.what_ifs import what_ifs
 from planner.finalists import Finalist, finalists, runner_up
+from planner.goals import GOALS, Answer
+from planner.goals.base import check_goal_options
 from planner.joint import settled, variants
 from planner.optimizers.base import OPTIMIZERS, Clock, SearchContext
 from planner.optimizers.explain import explain, provably_exceeds
-from planner.options import MAX_NUM_FINALISTS, MAX_TIME_LIMIT_S, SearchOptions
+from planner.options import MAX_NUM_FINALISTS, MAX_TIME_LIMIT_S, SEARCHED_OBJECTIVES, SearchOptions
 from planner.plan import Plan
 from planner.portfolio import Searched, search
 from planner.problem import Problem
@@ -25,6 +30,9 @@ from planner.simulation.estimate import simulate_plan
 from planner.targets import check_target
 from planner.timeline import Estimate, Timeline
 from planner.verify import verify
+
+SHARE_OF_WHAT_IFS, LEAST_WHAT_IFS_S = 0.5, 0.5
+"""What-ifs of an answer may take this share of its search's time, and so many seconds more."""
 
 
 def plan(problem: Problem, options: SearchOptions | None = None) -> PlanResult:
@@ -36,6 +44,11 @@ def plan(problem: Problem, options: SearchOptions | None = None) -> PlanResult:
     """
     options = options or SearchOptions()
     check_options(problem, options)
+    if options.objective not in SEARCHED_OBJECTIVES:
+        raise InputError(
+            f"the objective {options.objective} is a goal of several searches: ask planner.service.answer",
+            pointer="/options/objective",
+        )
     options = settled(problem, options)
     started = time.monotonic()
     context = SearchContext(
@@ -46,6 +59,32 @@ def plan(problem: Problem, options: SearchOptions | None = None) -> PlanResult:
     if not ranked:
         return _without_plan(context, searched, started)
     return _with_plan(context, searched, ranked, started)
+
+
+def answer(problem: Problem, options: SearchOptions | None = None) -> Answer:
+    """`plan` for every objective, with an explanation of the time.
+
+    Goals (`planner.goals`) may change the problem: the answer carries the one that its plan belongs to. Errors as in
+    `plan`.
+    """
+    options = options or SearchOptions()
+    check_options(problem, options)
+    if options.objective in SEARCHED_OBJECTIVES:
+        found = Answer(problem=problem, result=plan(problem, options))
+    else:
+        found = GOALS[options.objective].answer(problem, options, plan)
+    result = replace(found.result, planner_version=planner_version())
+    return replace(found, result=_explained(found.problem, result, options))
+
+
+def _explained(problem: Problem, result: PlanResult, options: SearchOptions) -> PlanResult:
+    """The result with what bounds its time and what would help."""
+    if result.plan is None or result.estimate is None:
+        return result
+    explanation = explained_time(problem, result.plan)
+    limit_s = min(options.time_limit_s, SHARE_OF_WHAT_IFS * result.report.runtime_s + LEAST_WHAT_IFS_S)
+    trials = what_ifs(problem, result.plan, result.estimate, options, limit_s)
+    return replace(result, explanation=replace(explanation, what_ifs=tuple(trials)))
 
 
 def estimate(problem: Problem, plan: Plan) -> Estimate:
@@ -65,6 +104,7 @@ def check_options(problem: Problem, options: SearchOptions) -> None:
     _check_name(options.optimizer, OPTIMIZERS.names(), "optimizer")
     _check_name(options.schedule, SCHEDULES.names(), "schedule")
     check_target(problem, options)
+    check_goal_options(problem, options)
     num_stages = settled(problem, options).num_stages
     if num_stages is None:
         return
@@ -124,8 +164,9 @@ def _without_plan(context: SearchContext, searched: list[Searched], started: flo
     """Infeasible when that is proven for every variant, else the limit. The variant that comes closest explains it."""
     reasons = [(explain(each.context), each) for each in searched]
     proven = all(reason is not None and _proven(each, reason) for reason, each in reasons)
-    known = [reason for reason, _ in reasons if reason is not None]
-    reason = min(known, key=lambda r: r.shortfall_bytes, default=None)
+    known = [(reason, each) for reason, each in reasons if reason is not None]
+    closest = min(known, key=lambda pair: pair[0].shortfall_bytes, default=None)
+    reason = None if closest is None else remedied(closest[0], replace(closest[1].context, clock=context.clock))
     report = _report(
         context,
         searched,

@@ -15,7 +15,7 @@ from planner.cluster import Cluster, Device, DeviceType, Link
 from planner.costs.model import CostModel
 from planner.graph import Edge, Layer, LayerGraph, TiedParameters
 from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext
-from planner.options import GENERAL_MODELS, Objective, Replication, SearchOptions
+from planner.options import GENERAL_MODELS, SEARCHED_OBJECTIVES, Replication, SearchOptions
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
 from planner.workload import Communication, Inference, Recomputation, ReplicaMode, Training
@@ -141,7 +141,7 @@ def workloads(draw: st.DrawFn, *, devices: int = 1, most_samples: int = 12) -> T
 def search_options(draw: st.DrawFn, *, replications: tuple[Replication, ...] = tuple(Replication)) -> SearchOptions:
     """Objectives, search models, replication and replica mode."""
     return SearchOptions(
-        objective=draw(st.sampled_from(Objective)),
+        objective=draw(st.sampled_from(SEARCHED_OBJECTIVES)),
         search_model=draw(st.none() | st.sampled_from(GENERAL_MODELS)),
         schedule=draw(st.sampled_from(["auto", "1f1b", "gpipe"])),
         replication=draw(st.sampled_from(replications)),

@@ -23,7 +23,7 @@ from api.commands.problems import built_problem
 from api.commands.sourcing import Reading
 from api.commands.workload import GivenWorkload, Precision
 from planner.errors import InternalError
-from planner.options import Decision, Objective, Replication, SearchModel, SearchOptions
+from planner.options import Decision, Front, Objective, Replication, SearchModel, SearchOptions
 from planner.workload import Communication, Recomputation, ReplicaMode
 from profiles.model import Grain
 
@@ -53,7 +53,11 @@ ClusterOption = Annotated[
 def command(
     source: SourceArgument,
     cluster: ClusterOption = None,
-    objective: Annotated[Objective, typer.Option("--objective", help="What is minimised.")] = Objective.ITERATION_TIME,
+    objective: Annotated[Objective, typer.Option("--objective", help="What is sought.")] = Objective.ITERATION_TIME,
+    max_iteration_time_s: Annotated[
+        float | None, typer.Option("--max-iteration-time-s", metavar="S", help="What min_devices must reach.")
+    ] = None,
+    front: Annotated[Front, typer.Option("--front", help="What pareto trades iteration time against.")] = Front.DEVICES,
     global_batch: Annotated[
         int | None, typer.Option("--global-batch", min=1, metavar="N", help="Samples per iteration, exactly.")
     ] = None,
@@ -165,6 +169,8 @@ def command(
         replica_mode=replica_mode,
         target=target,
         cuts=tuple(cut or ()),
+        max_iteration_time_s=max_iteration_time_s,
+        front=front,
         time_limit_s=time_limit_s,
         seed=seed,
     )
@@ -177,12 +183,13 @@ def command(
 def _planned(source: str, cluster: str | None, given: GivenWorkload, how: Reading, options: SearchOptions) -> PlanFile:
     from api.plan_file import PlanFile
     from api.terminal.progress import spinner
-    from planner.service import plan
+    from planner.service import answer
 
     built = built_problem(source, cluster, given, how)
     problem, options = built.problem, replace(options, searched=built.searched)
     with spinner(f"planning {len(problem.graph.layers)} layers on {len(problem.cluster.devices)} devices"):
-        return PlanFile(result=plan(problem, options), problem=problem, source=built.recipe)
+        found = answer(problem, options)
+    return PlanFile(result=found.result, problem=found.problem, source=built.recipe)
 
 
 def _tell(found: PlanFile, output: Path | None, json: bool) -> None:

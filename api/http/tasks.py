@@ -51,10 +51,10 @@ def check(body: bytes, limits: Limits) -> CheckedRequest:
 
 def plan(body: bytes, limits: Limits) -> PlanResult:
     """The result of the search that a planning request asks for."""
-    from planner.service import plan as search
+    from planner.service import answer
 
     request = read_plan_request(body, limits)
-    return search(build_problem(request), request.options)
+    return answer(build_problem(request), request.options).result
 
 
 def estimate(body: bytes, limits: Limits) -> EstimateAnswer:
@@ -70,13 +70,15 @@ def estimate(body: bytes, limits: Limits) -> EstimateAnswer:
 def export(body: bytes, result: bytes, limits: Limits, format: str) -> Outcome:
     """The stored result of a planning request, written for an engine or a viewer."""
     from planner.exporters import EXPORTERS, ExportContext
+    from planner.goals.base import changed_problem
     from planner.simulation.estimate import simulate_plan
 
-    found = codec.loads(PlanResult, result).plan
+    answered = codec.loads(PlanResult, result)
+    found = answered.plan
     if found is None:
         raise InputError("this result has no plan (it is infeasible, or a limit was reached): nothing to export")
     exporter = EXPORTERS[format]
-    problem = build_problem(read_plan_request(body, limits))
+    problem = changed_problem(build_problem(read_plan_request(body, limits)), answered)
     timeline, price = simulate_plan(problem, found)
     context = ExportContext(problem=problem, plan=found, estimate=price, timeline=timeline)
     return Outcome(status=200, body=exporter.export(context).encode(), media_type=exporter.media_type)

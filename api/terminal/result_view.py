@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from api.terminal.explanation_view import REMEDY_COLUMNS, attained_words, explanation_rows, remedy_row
 from api.terminal.grids import pairs, table
 from api.terminal.stage_tables import memory_table, stage_table, time_table
 from api.terminal.units import memory, percent, seconds
@@ -50,8 +51,15 @@ def _parts(result: PlanResult, problem: Problem) -> Iterator[RenderableType]:
     else:
         yield from _tables(result.plan, result.estimate)
         yield pairs([*_estimate_rows(result.plan, result.estimate, problem), *_search_rows(report)])
+    if result.explanation is not None:
+        yield ""
+        yield pairs(explanation_rows(result.explanation))
+    if result.report.infeasibility is not None and result.report.infeasibility.remedies:
+        yield ""
+        yield table("What helps", REMEDY_COLUMNS, map(remedy_row, result.report.infeasibility.remedies))
     if result.runners_up:
-        shown = result.runners_up[:MAX_RUNNERS_UP]
+        most = len(result.runners_up) if report.objective == Objective.PARETO else MAX_RUNNERS_UP
+        shown = result.runners_up[:most]
         yield ""
         yield table("Runners-up", RUNNER_UP_COLUMNS, map(_runner_up_row, shown))
 
@@ -90,6 +98,8 @@ def _batch(plan: Plan) -> str:
 
 
 def _search_rows(report: SearchReport) -> Iterator[tuple[str, str]]:
+    if report.attained is not None:
+        yield "attained", attained_words(report.attained)
     if report.objective_s is not None:
         yield "objective", f"{objective_value(report, report.objective_s)} in the search model {report.search_model!r}"
     yield "found by", _found_by(report)

@@ -1,24 +1,18 @@
-"""Why nothing fits: the least that any split exceeds the memory limits by, and what would help."""
+"""Why nothing fits: the least that any split exceeds the memory limits by. What helps: `planner.explanations`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from planner.costs.model import CostModel
-from planner.errors import LimitError, PlannerError
+from planner.errors import LimitError
 from planner.optimizers._chain_kernel import Caps, Goal, Solution, Sweep
 from planner.optimizers._chain_memory import fewest_groups
 from planner.optimizers._chain_space import ChainSpace, device_classes
 from planner.optimizers._links import unlike_devices
 from planner.optimizers.base import SearchContext, divisors, mixes_devices
-from planner.options import Decision, Replication
-from planner.problem import Problem
+from planner.options import Replication
 from planner.result import Infeasibility
-from planner.workload import Recomputation, ReplicaMode, Training
-
-NODE = 8
-"""Tensor degrees above this leave the fast links of a usual node."""
+from planner.workload import ReplicaMode
 
 
 def explain(context: SearchContext) -> Infeasibility | None:
@@ -33,7 +27,6 @@ def explain(context: SearchContext) -> Infeasibility | None:
     if excess <= 0:
         return None
     stage, need, limit = _tightest(context, space, solution)
-    remedy = _first_that_fits(context) or "more devices, more memory per device, or a smaller model"
     shape = f"{len(solution.stages)} stages, microbatch size {space.microbatch_size}, {space.schedule}"
     return Infeasibility(
         constraint="memory",
@@ -42,7 +35,7 @@ def explain(context: SearchContext) -> Infeasibility | None:
             f"no split fits: the best ({shape}) still needs {need / 2**30:.2f} GiB per device on {stage}, the limit is "
             f"{limit / 2**30:.2f} GiB (short by {excess / 2**30:.2f} GiB = {int(excess):,} bytes)"
         ),
-        remedy=remedy,
+        remedy="more devices, more memory per device, or a smaller model",
     )
 
 
@@ -131,55 +124,3 @@ def _no_route(context: SearchContext) -> Infeasibility | None:
         message="no arrangement of the devices can run every layer in the asked number of stages",
         remedy="profile the layers on another device type, or change the number of stages",
     )
-
-
-def _first_that_fits(context: SearchContext) -> str | None:
-    """The first of some smaller changes with which a split fits; each is tried, not guessed."""
-    work = context.problem.workload
-    if not isinstance(work, Training):
-        return None
-    for words, changed in _changes(context, work, len(context.problem.cluster.devices)):
-        if context.clock.expired():
-            return None
-        if _fits(context, changed):
-            return f"{words} (checked: a split then fits)"
-    return None
-
-
-def _changes(context: SearchContext, work: Training, num_devices: int) -> Iterator[tuple[str, Training]]:
-    """What is given and could be chosen otherwise, the smaller change first; what is searched was tried."""
-    given = {decision for decision in Decision if decision not in context.options.searched}
-    shard = Decision.ZERO in given and work.zero < 1
-    again = Decision.RECOMPUTATION in given and work.recomputation is not Recomputation.FULL
-    if shard:
-        yield "ZeRO stage 1 (--zero 1)", replace(work, zero=1)
-    if again:
-        yield "full recomputation (--recompute full)", replace(work, recomputation=Recomputation.FULL)
-    degrees = _larger_degrees(work.tensor, num_devices) if Decision.TENSOR in given else []
-    for degree in degrees:
-        yield f"tensor degree {degree} (--tensor {degree})", replace(work, tensor=degree)
-    if not shard or not again:
-        return
-    both = replace(work, recomputation=Recomputation.FULL, zero=1)
-    yield "full recomputation and ZeRO stage 1 (--recompute full --zero 1)", both
-    for degree in degrees[-1:]:
-        yield (
-            f"tensor degree {degree} with both (--tensor {degree} --recompute full --zero 1)",
-            replace(both, tensor=degree),
-        )
-
-
-def _larger_degrees(tensor: int, num_devices: int) -> list[int]:
-    """Doubled up to the devices of a usual node."""
-    return [d for d in (2 * tensor, 4 * tensor, 8 * tensor) if d <= min(NODE, num_devices)]
-
-
-def _fits(context: SearchContext, work: Training) -> bool:
-    problem = context.problem
-    try:
-        changed = Problem(graph=problem.graph, profiles=problem.profiles, cluster=problem.cluster, workload=work)
-        there = replace(context, problem=changed, costs=CostModel(changed))
-        worst = least_excess(there)
-    except PlannerError:
-        return False
-    return worst is not None and worst[0] <= 0

@@ -1,0 +1,1 @@
+"""Explanations: why nothing fits and what helps, what bounds the time of a plan and what would help most."""
