@@ -11,7 +11,7 @@ from planner.errors import InternalError
 from planner.finalists import ROUNDING, Finalist
 from planner.optimizers.base import Clock, SearchContext
 from planner.options import GENERAL_MODELS, Objective
-from planner.portfolio import Searched, query_of
+from planner.portfolio import OTHER_PLANS, Searched, query_of
 from planner.result import Certificate
 
 PROVEN_GAP = 1e-6
@@ -36,7 +36,7 @@ class Proven:
 
 def certificates(context: SearchContext, searched: list[Searched], best: Finalist) -> tuple[Certificate, ...]:
     """On the objective in the search model, then on the simulated time where that is what is sought."""
-    objective = min((_objective(each, best.candidate.objective_s, context.clock) for each in searched), key=_value)
+    objective = min((_objective(each, best, context.clock) for each in searched), key=_value)
     found = [_certificate(context, "objective_s", best.candidate.objective_s, objective)]
     if context.options.objective is Objective.ITERATION_TIME:
         clock = Clock(max(BOUND_GRACE_S, context.clock.left_s()))
@@ -50,18 +50,23 @@ def _value(proven: Proven) -> float:
     return proven.value_s
 
 
-def _objective(each: Searched, value: float, clock: Clock) -> Proven:
-    """The variant's strongest bound in the search model; with the time left where that leaves a gap."""
-    found = [Proven(o.bound_s, name, o.scope) for name, o in each.outcomes.items() if o.bound_s is not None]
+def _objective(each: Searched, best: Finalist, clock: Clock) -> Proven:
+    """The variant's strongest bound in the search model; with the time left where that leaves a gap.
+
+    What optimizers prove is about plans with one stage per device group: nothing for a winner of another kind.
+    """
+    value, other = best.candidate.objective_s, best.found_by in OTHER_PLANS
+    outcomes = {} if other else each.outcomes
+    found = [Proven(o.bound_s, name, o.scope) for name, o in outcomes.items() if o.bound_s is not None]
     if each.context.search_model in GENERAL_MODELS:
         query = query_of(each.context, upper_s=value)
         quick = ((bound.objective_s(query), bound.name) for bound in BOUNDS)
         found += [Proven(seconds, name, EVERYTHING) for seconds, name in quick if seconds is not None]
-    best = max(found, key=_value)
-    if best.value_s >= value * (1 - PROVEN_GAP) or each.context.search_model not in GENERAL_MODELS:
-        return best
+    strong = max(found, key=_value)
+    if strong.value_s >= value * (1 - PROVEN_GAP) or each.context.search_model not in GENERAL_MODELS:
+        return strong
     slow = strongest(query_of(each.context, upper_s=value, limit_s=max(BOUND_GRACE_S, clock.left_s())))
-    return best if slow is None else max(best, Proven(*slow, EVERYTHING), key=_value)
+    return strong if slow is None else max(strong, Proven(*slow, EVERYTHING), key=_value)
 
 
 def _simulated(each: Searched, seconds: float, clock: Clock) -> Proven:

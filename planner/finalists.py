@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from planner.optimizers.base import Candidate, SearchContext
 from planner.options import Objective
 from planner.plan import Plan
-from planner.portfolio import Searched
+from planner.portfolio import OTHER_PLANS, Searched
 from planner.result import RunnerUp
+from planner.schedules import SCHEDULES, Placement
 from planner.simulation.estimate import simulate_plan
 from planner.timeline import Estimate
 from planner.verify import verify
@@ -39,7 +41,9 @@ def finalists(context: SearchContext, searched: list[Searched]) -> list[Finalist
     seen: set[str] = set()
     actions = 0
     for candidate, name in _candidates(searched):
-        key = repr((candidate.plan.stages, candidate.plan.microbatch_size))
+        key = repr(
+            (candidate.plan.stages, candidate.plan.microbatch_size, name in OTHER_PLANS and candidate.plan.schedule)
+        )
         actions += len(candidate.plan.stages) * candidate.plan.num_microbatches * len(context.schedules)
         late = context.clock.expired() or actions > MAX_SIMULATED_ACTIONS
         if key in seen or len(found) >= context.options.num_finalists or (found and late):
@@ -69,9 +73,14 @@ def runner_up(best: Finalist, other: Finalist) -> RunnerUp:
 
 
 def _candidates(searched: list[Searched]) -> Iterator[tuple[Candidate, str]]:
-    """Every candidate with its optimizer, the best first."""
+    """Every candidate with its optimizer: in turn the best of those with one stage per device group and of the others.
+
+    The closed form is made for the former and overrates what the latter take.
+    """
     named = [(c, name) for each in searched for name, outcome in each.outcomes.items() for c in outcome.candidates]
-    yield from sorted(named, key=lambda pair: _candidate_rank(pair[0]))
+    named.sort(key=lambda pair: _candidate_rank(pair[0]))
+    kinds = [[pair for pair in named if (pair[1] in OTHER_PLANS) == other] for other in (False, True)]
+    yield from (pair for both in zip_longest(*kinds) for pair in both if pair is not None)
 
 
 def _best_schedule(context: SearchContext, candidate: Candidate) -> tuple[Candidate, Estimate] | None:
@@ -80,7 +89,8 @@ def _best_schedule(context: SearchContext, candidate: Candidate) -> tuple[Candid
     First comes the optimizer's own, frugal one, but with fewer microbatches than stages the last: engines have no
     1F1B for that.
     """
-    others = [s for s in context.schedules if s != candidate.plan.schedule]
+    virtual = SCHEDULES[candidate.plan.schedule].placement is not Placement.LINE
+    others = [] if virtual else [s for s in context.schedules if s != candidate.plan.schedule]
     ordered = [candidate.plan.schedule, *others]
     if candidate.plan.num_microbatches < len(candidate.plan.stages):
         ordered.reverse()

@@ -1,26 +1,55 @@
 """The portfolio: which optimizers run, in which order, for how long, and for which variants of a joint search.
 
-Every optimizer gets the candidates of those before it; the portfolio stops when one has proven its best plan optimal.
-Variants (tensor degrees) run from the one with the smallest bound on; those whose bound is no better than a plan that
-is known are closed without a search.
+Every optimizer works on all variants (tensor degrees) before the next one does, the variant with the best plan first,
+and gets the best plan of all variants and the candidates of its own. A variant is left alone when an optimizer has
+proven its best plan optimal, or when its bound is no better than a plan of another.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from planner.bounds import BOUNDS, BoundQuery
 from planner.errors import InputError
 from planner.joint import variants
 from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext, refusal
-from planner.options import GENERAL_MODELS
+from planner.options import GENERAL_MODELS, Replication
 from planner.result import Contribution
 
-PORTFOLIO = ("uniform", "ideal_dp", "chain_dp", "multilevel", "order_dp", "milp", "hierarchical_dp")
-"""What `auto` runs, in order, until one has proven its plan optimal."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One optimizer of the portfolio. `share` of the time left is the most that all its variants together take.
+
+    `equal`: with equal replication only, a first look at many devices before all degrees are searched.
+    """
+
+    optimizer: str
+    share: float = 1.0
+    equal: bool = False
+
+
+PORTFOLIO = (
+    Step(optimizer="uniform"),
+    Step(optimizer="ideal_dp"),
+    Step(optimizer="chain_dp", equal=True),
+    Step(optimizer="chain_dp", share=1 / 3),
+    Step(optimizer="multilevel"),
+    Step(optimizer="order_dp", share=1 / 3),
+    Step(optimizer="milp"),
+    Step(optimizer="hierarchical_dp"),
+    Step(optimizer="virtual_stages"),
+)
+"""What `auto` runs, in order, until every variant is solved or closed."""
+
+MANY_DEVICES = 8
+"""With more devices equal replication is searched first."""
+
+OTHER_PLANS = ("virtual_stages",)
+"""What looks among plans that no proof of the others is about, and so runs in any case."""
 
 WARM_STARTS = {"milp": ("chain_dp",)}
 """What runs before a named optimizer, to give it a plan to start from."""
@@ -28,43 +57,109 @@ WARM_STARTS = {"milp": ("chain_dp",)}
 INSTEAD_OF = {"milp": "order_dp"}
 """What needs no run after the other: where order search applies, `planner.bounds.bottleneck` proves more."""
 
-SHARES = {"order_dp": 1 / 3}
-"""The share of the time left that an optimizer may take, where bounds are to follow; the others may take all of it."""
+SEARCH_SHARE = 0.8
+"""Of the time limit; the rest is for simulating the finalists and for bounds."""
 
 EASY_FIRST = 1.5
 """A variant may take this many times its equal share of the time left: the most promising ones come first."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Searched:
     """One variant with what came of it. `floor_s`: its bound in the search model before any search."""
 
     context: SearchContext
     floor_s: float
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    contributions: tuple[Contribution, ...] = ()
+    contributions: list[Contribution] = field(default_factory=list)
 
     @property
     def best_s(self) -> float:
-        """The smallest objective found."""
+        """The smallest objective that was found; infinite where nothing was."""
         return min((c.objective_s for o in self.outcomes.values() for c in o.candidates), default=math.inf)
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether an optimizer proved that nothing better exists."""
+        return any(outcome.exact for outcome in self.outcomes.values())
 
 
 def search(context: SearchContext) -> list[Searched]:
-    """All variants, those that were closed by their bound without outcomes."""
-    waiting = [Searched(context=each, floor_s=floor(each)) for each in _contexts(context)]
-    waiting.sort(key=lambda searched: searched.floor_s)
-    done: list[Searched] = []
-    for number, each in enumerate(waiting):
-        known = min((searched.best_s for searched in done), default=math.inf)
-        if each.floor_s >= known:
-            done.append(each)
-            continue
-        left = context.clock.left_s()
-        share = Clock(min(left, EASY_FIRST * left / (len(waiting) - number)))
-        outcomes, contributions = _run(replace(each.context, clock=share))
-        done.append(replace(each, outcomes=outcomes, contributions=contributions))
-    return done
+    """All variants, with what the named optimizer or the portfolio made of them."""
+    found = [Searched(context=each, floor_s=floor(each)) for each in _contexts(context)]
+    search_clock = Clock(SEARCH_SHARE * context.clock.left_s())
+    for step in _steps(context.options.optimizer):
+        waiting = sorted((each for each in found if _is_open(each, step, found)), key=lambda s: (s.best_s, s.floor_s))
+        ends = Clock(step.share * search_clock.left_s())
+        for number, each in enumerate(waiting):
+            if _is_open(each, step, found):
+                _run(each, step, Clock(_part(ends.left_s(), len(waiting) - number)), _best_of(found))
+    named = context.options.optimizer
+    if not any(each.outcomes if named == "auto" else named in each.outcomes for each in found):
+        _refuse(found[0])
+    return found
+
+
+def _steps(named: str) -> tuple[Step, ...]:
+    """The portfolio, or the named optimizer with what it starts from."""
+    if named == "auto":
+        return PORTFOLIO
+    return tuple(Step(optimizer=name) for name in (*WARM_STARTS.get(named, ()), named))
+
+
+def _is_open(each: Searched, step: Step, found: list[Searched]) -> bool:
+    """Whether the optimizer has anything to do for the variant."""
+    context = each.context
+    if refusal(OPTIMIZERS[step.optimizer], context):
+        return False
+    if context.options.optimizer != "auto":
+        return True
+    known = min(other.best_s for other in found)
+    closed = each.is_solved or each.floor_s >= known
+    few = len(context.problem.cluster.devices) <= MANY_DEVICES
+    if step.equal and (few or context.options.replication is not Replication.ANY):
+        return False
+    return not (closed and step.optimizer not in OTHER_PLANS) and INSTEAD_OF.get(step.optimizer) not in each.outcomes
+
+
+def _part(left_s: float, waiting: int) -> float:
+    """The time of the next of some variants."""
+    return min(left_s, EASY_FIRST * left_s / waiting)
+
+
+def _run(each: Searched, step: Step, clock: Clock, known: tuple[Candidate, ...]) -> None:
+    """Run the optimizer on the variant, with all that is known."""
+    own = tuple(candidate for outcome in each.outcomes.values() for candidate in outcome.candidates)
+    context = replace(each.context, clock=clock, incumbents=(*known, *own))
+    if step.equal:
+        context = replace(context, options=replace(context.options, replication=Replication.EQUAL))
+    started = time.monotonic()
+    outcome = OPTIMIZERS[step.optimizer].search(context)
+    if step.equal:
+        outcome = replace(outcome, exact=False, bound_s=None)
+    each.outcomes[step.optimizer] = outcome
+    each.contributions.append(_contribution(context, step.optimizer, outcome, time.monotonic() - started))
+
+
+def _refuse(each: Searched) -> None:
+    """InputError where no optimizer searches the problem: why the named one, or the last one, does not."""
+    named = each.context.options.optimizer
+    if named != "auto":
+        reason = refusal(OPTIMIZERS[named], each.context)
+        raise InputError(f"optimizer {named!r} cannot search this problem: {reason}", pointer="/options/optimizer")
+    reasons = [reason for step in PORTFOLIO if (reason := refusal(OPTIMIZERS[step.optimizer], each.context))]
+    if each.context.search_model not in GENERAL_MODELS:
+        raise InputError(
+            f"no optimizer searches this problem in the search model {each.context.search_model}: {reasons[-1]}",
+            pointer="/options/search_model",
+        )
+
+
+def _best_of(found: list[Searched]) -> tuple[Candidate, ...]:
+    """The best candidate of all variants; nothing where there is none."""
+    candidates = (c for each in found for outcome in each.outcomes.values() for c in outcome.candidates)
+    best = min(candidates, key=lambda c: c.objective_s, default=None)
+    return () if best is None else (best,)
 
 
 def floor(context: SearchContext) -> float:
@@ -84,7 +179,7 @@ def query_of(context: SearchContext, **known: object) -> BoundQuery:
         batches=tuple(context.batches()),
         replication=context.options.replication,
         replica_mode=context.options.replica_mode,
-        schedules=context.schedules,
+        schedules=(*context.schedules, *(context.virtual_schedules if _may_be_virtual(context) else ())),
         search_model=context.search_model,
         searched_levels=context.levels,
         seed=context.options.seed,
@@ -92,51 +187,15 @@ def query_of(context: SearchContext, **known: object) -> BoundQuery:
     )
 
 
+def _may_be_virtual(context: SearchContext) -> bool:
+    """Whether plans with several stages per device group are among those that the request allows."""
+    return all(not refusal(OPTIMIZERS[name], context) for name in OTHER_PLANS)
+
+
 def _contexts(context: SearchContext) -> Iterator[SearchContext]:
     """One context per variant; they share the cost model, which prices whatever degrees a plan has."""
     for problem in variants(context.problem, context.options):
         yield replace(context, problem=problem)
-
-
-def _run(context: SearchContext) -> tuple[dict[str, Outcome], tuple[Contribution, ...]]:
-    """Run the named optimizer, or the portfolio."""
-    named = context.options.optimizer
-    outcomes, contributions, reason = dict[str, Outcome](), list[Contribution](), ""
-    for name in PORTFOLIO if named == "auto" else (*WARM_STARTS.get(named, ()), named):
-        if named == "auto" and (_is_solved(outcomes) or INSTEAD_OF.get(name) in outcomes):
-            continue
-        reason = refusal(OPTIMIZERS[name], context)
-        if reason and name == named:
-            raise InputError(f"optimizer {name!r} cannot search this problem: {reason}", pointer="/options/optimizer")
-        if not reason:
-            found, seconds = _timed(lambda name=name: OPTIMIZERS[name].search(_share(context, name, outcomes)))  # type: ignore[misc]
-            outcomes[name] = found
-            contributions.append(_contribution(context, name, found, seconds))
-    if not outcomes and context.search_model not in GENERAL_MODELS:
-        raise InputError(
-            f"no optimizer searches this problem in the search model {context.search_model}: {reason}",
-            pointer="/options/search_model",
-        )
-    return outcomes, tuple(contributions)
-
-
-def _is_solved(outcomes: dict[str, Outcome]) -> bool:
-    return any(outcome.exact for outcome in outcomes.values())
-
-
-def _share(context: SearchContext, name: str, outcomes: dict[str, Outcome]) -> SearchContext:
-    """The context with what is known, and with the optimizer's share of the time."""
-    known = tuple(candidate for outcome in outcomes.values() for candidate in outcome.candidates)
-    named = context.options.optimizer != "auto"
-    share = 1.0 if named else SHARES.get(name, 1.0)
-    clock = context.clock if share == 1.0 else Clock(share * context.clock.left_s())
-    return replace(context, incumbents=known, clock=clock)
-
-
-def _timed(search: Callable[[], Outcome]) -> tuple[Outcome, float]:
-    started = time.monotonic()
-    outcome = search()
-    return outcome, time.monotonic() - started
 
 
 def _contribution(context: SearchContext, name: str, outcome: Outcome, seconds: float) -> Contribution:

@@ -101,29 +101,49 @@ class _Rates:
 
 
 def _table(record: ModelRecord, rates: _Rates, size: int, tensor: int) -> CostTable:
+    itemsize = DTYPE_BYTES[record.dtype]
     return CostTable(
         microbatch_size=size,
         tensor=tensor,
         sequence_length=record.sequence_length,
         layers={
-            layer.id: _cost(record.work[layer.id], layer, rates, size, tensor, DTYPE_BYTES[record.dtype])
+            layer.id: _cost(record.work[layer.id], layer, rates, size, tensor, itemsize, record.sequence_length)
             for layer in record.graph.layers
         },
     )
 
 
-def _cost(work: LayerWork, layer: Layer, rates: _Rates, size: int, tensor: int, parameter_bytes: int) -> LayerCost:
-    """One layer on one member of a tensor-parallel group. Layers without FLOPs (embeddings) read no whole weight."""
+def _weight_flops(work: LayerWork, layer: Layer, tokens: int, parameter_bytes: int) -> float:
+    """FLOPs per sample of the weight gradient: 2 per parameter and token, at most those of the forward pass.
+
+    The least of the two where not every token meets every parameter (experts) or parameters are looked up (embeddings).
+    """
+    return min(work.forward_flops, 2.0 * tokens * layer.parameter_bytes / parameter_bytes) if layer.trainable else 0.0
+
+
+def _cost(
+    work: LayerWork, layer: Layer, rates: _Rates, size: int, tensor: int, parameter_bytes: int, tokens: int | None
+) -> LayerCost:
+    """One layer on one member of a tensor-parallel group. Layers without FLOPs (embeddings) read no whole weight.
+
+    Without a number of tokens per sample the backward pass is not split.
+    """
     share = size / tensor
     weights = work.weight_bytes / tensor
     parameters = layer.replicated_parameter_bytes + (layer.parameter_bytes - layer.replicated_parameter_bytes) / tensor
+    backward_s = rates.seconds(
+        work.backward_flops * share, BACKWARD_WEIGHT_PASSES * weights, work.backward_moved_bytes * share
+    )
+    weight_s = (
+        None if tokens is None else _weight_flops(work, layer, tokens, parameter_bytes) * share / rates.flops_per_s
+    )
     return LayerCost(
         forward_s=rates.seconds(
             work.forward_flops * share, weights if work.forward_flops else 0.0, work.forward_moved_bytes * share
         ),
-        backward_s=rates.seconds(
-            work.backward_flops * share, BACKWARD_WEIGHT_PASSES * weights, work.backward_moved_bytes * share
-        ),
+        backward_s=backward_s,
+        backward_input_s=None if weight_s is None else max(0.0, backward_s - weight_s),
+        backward_weight_s=None if weight_s is None else min(weight_s, backward_s),
         activation_bytes=-(-work.activation_bytes * size // tensor),
         selective_activation_bytes=(
             None if work.selective_activation_bytes is None else -(-work.selective_activation_bytes * size // tensor)

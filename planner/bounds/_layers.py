@@ -13,11 +13,12 @@ from planner.workload import ReplicaMode
 class LeastSeconds:
     """Per layer, each the minimum over what the query allows.
 
-    `pass_s`: one microbatch through the layer. `group_s`: device-group seconds that one microbatch takes.
-    `period_s`: seconds between microbatches at the layer's stage, if the layer were alone there.
+    `pass_s`: one microbatch through the layer, `forward_s` its forward alone. `group_s`: device-group seconds that one
+    microbatch takes. `period_s`: seconds between microbatches at the layer's stage, if the layer were alone there.
     """
 
     pass_s: list[float]
+    forward_s: list[float]
     group_s: list[float]
     period_s: list[float]
 
@@ -25,15 +26,16 @@ class LeastSeconds:
 def least_seconds(query: BoundQuery, microbatch_size: int, num_microbatches: int) -> LeastSeconds:
     """O(layers x degrees x device types)."""
     n = len(query.problem.index)
-    passes, groups, periods = ([float("inf")] * n for _ in range(3))
+    passes, forwards, groups, periods = ([float("inf")] * n for _ in range(4))
     split = query.replica_mode is ReplicaMode.SPLIT
     for degree in query.degrees(microbatch_size, num_microbatches):
-        for seconds in query.passes(microbatch_size, degree):
-            for i, value in enumerate(seconds):
-                passes[i] = min(passes[i], value)
+        for forward, backward in query.both_passes(microbatch_size, degree):
+            for i, (there, back) in enumerate(zip(forward, backward, strict=True)):
+                value = there + back
+                passes[i], forwards[i] = min(passes[i], value), min(forwards[i], there)
                 groups[i] = min(groups[i], value * degree if split else value)
                 periods[i] = min(periods[i], value if split else value / degree)
-    return LeastSeconds(pass_s=passes, group_s=groups, period_s=periods)
+    return LeastSeconds(pass_s=passes, forward_s=forwards, group_s=groups, period_s=periods)
 
 
 def longest_path_before(query: BoundQuery, seconds: list[float]) -> list[float]:

@@ -15,6 +15,7 @@ from planner.joint import levels_of
 from planner.options import Level, Objective, Replication, SearchModel, SearchOptions
 from planner.problem import Problem
 from planner.registry import Registry
+from planner.schedules import SCHEDULES, Placement
 from planner.workload import Recomputation, ReplicaMode
 
 
@@ -48,6 +49,16 @@ class BoundQuery:
     def levels(self) -> tuple[Level, ...]:
         """What stages may spend time on to save memory: the workload's choice unless several are searched."""
         return self.searched_levels or levels_of(self.problem.workload, SearchOptions())
+
+    @cached_property
+    def splits_backward(self) -> bool:
+        """Whether a schedule of the query may put off weight gradients: only F and I then delay other stages."""
+        return any(SCHEDULES[name].splits_backward for name in self.schedules)
+
+    @cached_property
+    def virtual(self) -> bool:
+        """Whether a schedule of the query may give a device group several stages."""
+        return any(SCHEDULES[name].placement is not Placement.LINE for name in self.schedules)
 
     @cached_property
     def groups(self) -> dict[str, int]:

@@ -14,7 +14,8 @@ class HeaviestLayerBound:
     Proof for the iteration. Let layer v be in stage s. Before stage s can finish anything, one microbatch passes the
     layers on a path to v; those outside stage s run their forward before the first forward and their backward after
     the last backward of s, those inside add to the M passes of s. With an unsplit backward an iteration thus takes at
-    least the path's passes plus M times the period of v (replicas that are dealt microbatches share the M).
+    least the path's passes plus M times the period of v (replicas that are dealt microbatches share the M), however
+    many stages a device runs. With a split backward the weight gradients of the path may wait: its forwards count.
     """
 
     name = "heaviest_layer"
@@ -38,5 +39,5 @@ def _objective(query: BoundQuery, size: int, count: int) -> float:
 
 def _iteration(query: BoundQuery, size: int, count: int) -> float:
     least: LeastSeconds = least_seconds(query, size, count)
-    before = longest_path_before(query, least.pass_s)
+    before = longest_path_before(query, least.forward_s if query.splits_backward else least.pass_s)
     return max(b + count * p for b, p in zip(before, least.period_s, strict=True))

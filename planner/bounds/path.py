@@ -11,8 +11,9 @@ value V is decided by reaching as far as possible:
     reach(d) = max over degrees r of the farthest end of a stage on r groups that starts at reach(d - r)
 
 Starting farther is never worse: what a later start adds to the sum before the stage and to its idle time is at most M
-times the passes of the layers left out. So if reach(all groups) is not the end of the path, no plan takes V or less.
-O(groups x degrees x log layers) per V.
+times the passes of the layers left out. With a split backward only forwards count before the stage, and no idle time
+is known. Several stages per device group are not covered. So if reach(all groups) is not the end of the path, no plan
+takes V or less. O(groups x degrees x log layers) per V.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class PathBound:
 
     def iteration_s(self, query: BoundQuery) -> float | None:
         """Bound on the simulated iteration time: the smallest over batches and allowed schedules."""
-        if query.objective is not Objective.ITERATION_TIME:
+        if query.objective is not Objective.ITERATION_TIME or query.virtual:
             return None
         questions = [question for batch in query.batches for question in path_questions(query, batch)]
         refuted = largest_refuted(questions, 0.0, _ceiling(query), RELATIVE_STEP, query.expired)
@@ -62,7 +63,8 @@ def path_questions(query: BoundQuery, batch: tuple[int, int]) -> list[Question]:
 def rules_of(query: BoundQuery) -> list[IdleRule]:
     """What is known of the idle time under each allowed schedule, once each."""
     dealt, trains = query.replica_mode is ReplicaMode.DEALT, query.problem.training is not None
-    return list(dict.fromkeys(idle_rule(name, dealt=dealt, trains=trains) for name in query.schedules))
+    names = [""] if query.splits_backward else query.schedules
+    return list(dict.fromkeys(idle_rule(name, dealt=dealt, trains=trains) for name in names))
 
 
 def _ceiling(query: BoundQuery) -> float:
@@ -158,7 +160,8 @@ def _path(query: BoundQuery, size: int, count: int) -> _Path:
         for degree, types in both.items()
         if types
     }
-    sums = [[f + b for f, b in zip(*ways, strict=True)] for ways in least_of.values()]
+    forward_only = query.splits_backward
+    sums = [ways[0] if forward_only else [f + b for f, b in zip(*ways, strict=True)] for ways in least_of.values()]
     least = [min(row) for row in zip(*sums, strict=True)]
     layers = _longest_path(query, least)
     return _Path(

@@ -15,7 +15,9 @@ Proof. Before its first forward, stage s waits for one microbatch to pass the st
 backward parts), after which the first stage still has its tail; beside that, stage s has its own tail after its last
 backward. Replicas that are dealt whole microbatches share the M: the busiest has ceil(M / r) of them.
 
-To this comes the time in which stage s must idle, which `planner.bounds._idle` proves per schedule.
+With a split backward only the forward parts before the stage count, and no tail but its own. Several stages per device
+group are not covered. To this comes the time in which stage s must idle, which `planner.bounds._idle` proves per
+schedule.
 
 The bound is the smallest value of this maximum over all divisions, found by asking for a value V whether a division
 stays below it. Prefixes compare by two sums (forward and backward way); taking the smaller of each over all divisions
@@ -71,7 +73,7 @@ class PipelineBound:
     def iteration_s(self, query: BoundQuery) -> float | None:
         """Bound on the simulated iteration time; None for graphs that are no chains, or too large."""
         index = query.problem.index
-        if query.objective is not Objective.ITERATION_TIME or not _is_chain_both_ways(query):
+        if query.objective is not Objective.ITERATION_TIME or query.virtual or not _is_chain_both_ways(query):
             return None
         cells = sum(query.groups.values()) * len(query.degrees(*max(query.batches))) * len(index) ** 2
         if cells > MAX_CELLS:
@@ -173,6 +175,8 @@ class _Division:
         target = used + d.groups
         ahead = forward[used][:, None] + d.into_forward_s[:, None]
         back = backward[used][:, None] + d.into_backward_s[:, None]
+        if self.query.splits_backward:  # weight gradients may wait until everything has returned
+            back = np.zeros_like(back)
         idle = rule(self.rest[None, :], d.forward_s, d.backward_s, self.total - target, self.count)
         reached = ahead + d.busy_s + idle + np.maximum(d.tail_s, back)
         own = d.tail_s if used == 0 else 0.0  # the first stage's tail follows the way back

@@ -102,7 +102,8 @@ class ChainSpace:
         self.trades_tails = False
         self.dealt = context.options.replica_mode is ReplicaMode.DEALT
         self.classes = classes or device_classes(self.problem, self.tensor, by_memory=by_memory)
-        self.configs = [Config(c, r) for c, groups in enumerate(self.classes) for r in degrees if r <= len(groups)]
+        fitting = [Config(c, r) for c, groups in enumerate(self.classes) for r in degrees if r <= len(groups)]
+        self.configs = fitting if self.levels else []
         self.num_layers = len(self.problem.index)
         self.may_cut = _boundaries(self.problem) & np.array(context.may_cut)
         self._cut = cut_bytes(self.problem.index)
@@ -273,9 +274,27 @@ class ChainSpace:
         """Forward and backward seconds without collectives between replicas (which need a placement)."""
         return self._priced(self.levels[0], config, (None, None))[0]
 
+    def passes(self, level: Level, config: Config) -> Array:
+        """Forward and backward seconds at one level, on the first groups of the class."""
+        routes = self._group_routes(tuple(self.classes[config.device_class][: config.replicas])) or (None, None)
+        return self._priced(level, config, routes)[0]
+
     def excess(self, config: Config, held: int) -> Array:
         """Bytes over the class's limit with `held` microbatches in flight, at the level that needs least."""
         return np.asarray(np.minimum.reduce([self._excess(level, config, held) for level in self.levels]))
+
+    def excess_at(self, level: Level, config: Config, held: int) -> Array:
+        """Bytes over the limit at one level."""
+        return self._excess(level, config, held)
+
+    def limit_bytes(self, config: Config) -> int:
+        """The least memory of the class's devices."""
+        return self._limit(config)
+
+    def workspace_bytes(self, config: Config) -> int:
+        """The most that a stage needs while it runs, beside what it keeps: stages of one device share it."""
+        parts = self._interval_parts(config)
+        return int(np.max(parts.workspace_bytes) + np.max(parts.largest_activation_bytes))
 
     def _priced(self, level: Level, config: Config, routes: tuple[Route | None, Route | None]) -> tuple[Array, Array]:
         """Seconds of both passes, and of the tail."""

@@ -13,6 +13,7 @@ from planner.options import GENERAL_MODELS, Level, Replication, SearchModel, Sea
 from planner.plan import Plan
 from planner.problem import Problem
 from planner.registry import Registry
+from planner.schedules import SCHEDULES, Placement
 from planner.targets import Target, target_of
 from planner.workload import Communication, ReplicaMode
 
@@ -80,9 +81,26 @@ class SearchContext:
     @property
     def schedules(self) -> tuple[str, ...]:
         """The schedules to try, the frugal one first."""
+        return self._allowed(AUTOMATIC)
+
+    @property
+    def virtual_schedules(self) -> tuple[str, ...]:
+        """The schedules with several stages per device group to try."""
+        virtual = SCHEDULES[self.options.schedule].placement in VIRTUAL if self.options.schedule != "auto" else False
+        return (self.options.schedule,) if virtual else self._allowed(AUTOMATIC_VIRTUAL, named=False)
+
+    def _allowed(self, automatic: tuple[str, ...], *, named: bool = True) -> tuple[str, ...]:
+        """The schedule by name, or those of the automatic ones that the target has."""
         if self.options.schedule != "auto":
-            return (self.options.schedule,)
-        return tuple(name for name in AUTOMATIC if self.target is None or name in self.target.schedules)
+            return (self.options.schedule,) if named else ()
+        known = tuple(name for name in automatic if self._knows_split or not SCHEDULES[name].splits_backward)
+        return tuple(name for name in known if self.target is None or name in self.target.schedules)
+
+    @cached_property
+    def _knows_split(self) -> bool:
+        """Whether the profiles say how backward passes split: else a split is an assumption, not for `auto` to make."""
+        costs = (c for p in self.problem.profiles for table in p.tables for c in table.layers.values())
+        return all(c.backward_input_s is not None for c in costs if c.backward_s)
 
     @property
     def target(self) -> Target | None:
@@ -135,8 +153,11 @@ def divisors(number: int) -> list[int]:
     return low + [number // d for d in reversed(low) if d * d != number]
 
 
-AUTOMATIC = ("1f1b", "gpipe")
+AUTOMATIC = ("1f1b", "gpipe", "zb_h1", "zb_h2")
 """The schedules that searches with one stage per device group try, the frugal one first."""
+AUTOMATIC_VIRTUAL = ("interleaved_1f1b", "zb_v")
+"""Those that searches with several stages per device group try."""
+VIRTUAL = (Placement.LOOP, Placement.V)
 
 
 class Optimizer(Protocol):
@@ -160,6 +181,8 @@ def refusal(optimizer: Optimizer, context: SearchContext) -> str:
     models = getattr(optimizer, "search_models", GENERAL_MODELS)
     if context.search_model not in models:
         return f"it searches {', '.join(models)} and not the search model {context.search_model}"
+    if SCHEDULES[context.schedules[0]].placement is not Placement.LINE and not getattr(optimizer, "virtual", False):
+        return f"it plans one stage per device group, the schedule {context.schedules[0]!r} wants several"
     if context.options.cuts and not getattr(optimizer, "searches_cuts", False):
         return "it knows no pinned cuts"
     if len(context.levels) > 1 and not getattr(optimizer, "searches_levels", False):

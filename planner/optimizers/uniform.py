@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 from planner.costs.communication import Group
 from planner.costs.objective import objective_s
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
-from planner.options import Level, Replication
+from planner.options import Level, Objective, Replication
 from planner.plan import Plan, Stage
 from planner.problem import Problem
 from planner.verify import verify
+from planner.workload import ReplicaMode
+
+WORTH_TRYING = 1.25
+"""Shapes whose estimate is more than this times the best plan's value are not tried."""
 
 
 @OPTIMIZERS.register
@@ -31,14 +36,21 @@ class Uniform:
         return ""
 
     def search(self, context: SearchContext) -> Outcome:
-        """Every (stages, replicas) that uses all devices, at every batch, under the frugal schedule."""
+        """Every (stages, replicas) that uses all devices, at every batch, under the frugal schedule.
+
+        Those with the smallest estimate first; none whose estimate is much above the best that was found.
+        """
         groups, found, finished = listed_groups(context.problem), list[Candidate](), True
-        for batch, stages in product(context.batches(), _stage_counts(context, len(groups))):
-            if context.clock.expired():
-                finished = False
+        best = min((c.objective_s for c in context.incumbents), default=math.inf)
+        for number, (estimate_s, batch, stages) in enumerate(_shapes(context, groups)):
+            worth = estimate_s <= WORTH_TRYING * best or number < context.options.num_finalists
+            if context.clock.expired() or not worth:
+                finished = not context.clock.expired()
                 break
             fitting = _fitting(context, groups, stages, batch)
-            found += [fitting] if fitting else []
+            if fitting is not None:
+                found.append(fitting)
+                best = min(best, fitting.objective_s)
         found.sort(key=lambda c: (c.objective_s, len(c.plan.stages)))
         return Outcome(
             candidates=tuple(found[: context.options.num_finalists]),
@@ -70,6 +82,26 @@ def listed_groups(problem: Problem) -> list[Group]:
 
 def _kind(problem: Problem, device: str) -> tuple[str, int]:
     return problem.devices[device].type, problem.memory_limits[device]
+
+
+def _shapes(context: SearchContext, groups: list[Group]) -> list[tuple[float, tuple[int, int], int]]:
+    """(estimate in the objective's unit, batch, stages) of every shape, the most promising first.
+
+    With equal stages and W seconds of passes per microbatch and replica: (M + S - 1) W / S for the iteration, W / S per
+    microbatch for the throughput, on the first group's device type.
+    """
+    kind = context.problem.devices[groups[0][0]].type
+    tensor, dealt = context.problem.workload.tensor, context.options.replica_mode is ReplicaMode.DEALT
+    found = []
+    for (size, count), stages in product(context.batches(), _stage_counts(context, len(groups))):
+        replicas = len(groups) // stages
+        prices = context.costs.layer_prices(kind, size if dealt else size / replicas, tensor)
+        load = (sum(prices.forward_s) + sum(prices.backward_s)) / stages
+        period = load / replicas if dealt else load
+        whole = (count - 1) * period + stages * load
+        by_period = context.options.objective is Objective.THROUGHPUT
+        found.append((period / size if by_period else whole, (size, count), stages))
+    return sorted(found)
 
 
 def _stage_counts(context: SearchContext, groups: int) -> list[int]:

@@ -1,0 +1,247 @@
+"""`virtual_stages`: several stages per device group, for interleaved and V-shaped schedules.
+
+A shape is a batch, one replication degree for all ranks, P ranks (as many as there are groups for), v stages on each.
+Shapes are tried in the order of an estimate: with T the passes of the whole model through one microbatch and M
+microbatches, a uniform interleaved pipeline takes
+
+    (M + (P - 1) / v) T / P                                           (Narayanan et al. 2021, section 2.2)
+
+For each shape the layers are cut into P v intervals such that the longest is as short as can be (bisection over the
+length, greedy filling), then cuts move by single layers while that relieves the busiest rank. All stages have the first
+level that fits. It proves nothing: the schedules' orders decide, and these are simulated.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from planner.costs.intervals import Array
+from planner.costs.objective import objective_s
+from planner.errors import InputError
+from planner.optimizers._chain_space import ChainSpace, Config
+from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
+from planner.options import Level, Objective, Replication
+from planner.plan import Plan, Stage
+from planner.schedules import SCHEDULES, Placement, rank_at
+from planner.verify import verify
+from planner.workload import ReplicaMode
+
+MAX_SHAPES = 6
+"""Shapes that are cut and priced, the most promising first, per placement."""
+MAX_LAYERS = 1500
+"""As for `chain_dp`: tables of intervals."""
+MOVES = 200
+"""Cuts that are moved at most."""
+
+
+@OPTIMIZERS.register
+class VirtualStages:
+    """Interleaved and V-shaped pipelines on equal devices with equal replication."""
+
+    name = "virtual_stages"
+    searches_levels = True
+    virtual = True
+
+    def supports(self, context: SearchContext) -> str:
+        """Synchronous training of one kind of device, with a schedule that has virtual stages."""
+        options, problem = context.options, context.problem
+        if not context.virtual_schedules:
+            return "no schedule with virtual stages is allowed"
+        if problem.training is None or options.objective is not Objective.ITERATION_TIME:
+            return "virtual stages shorten the iteration of synchronous training only"
+        if options.replica_mode is ReplicaMode.DEALT and options.replication is not Replication.NONE:
+            return "virtual stages have no dealt replicas"
+        if len(problem.index) > MAX_LAYERS:
+            return f"its tables hold {MAX_LAYERS} layers"
+        kinds = {(d.type, problem.memory_limits[d.id]) for d in problem.cluster.devices}
+        return "" if len(kinds) == 1 else "it plans equal devices only"
+
+    def search(self, context: SearchContext) -> Outcome:
+        """The best shapes of every placement, each with the first schedule that it is legal for."""
+        found: list[Candidate] = []
+        best = min((c.objective_s for c in context.incumbents), default=math.inf)
+        for placement in (Placement.LOOP, Placement.V):
+            names = [name for name in context.virtual_schedules if SCHEDULES[name].placement is placement]
+            shapes = [shape for shape in _shapes(context, placement) if shape.estimate_s < best] if names else []
+            for shape in shapes[:MAX_SHAPES]:
+                if context.clock.expired():
+                    break
+                found += _candidates(context, shape, names)
+        return Outcome(
+            candidates=tuple(sorted(found, key=lambda c: c.objective_s)),
+            exact=False,
+            scope="equal degrees, all device groups, several stages on each",
+            finished=not context.clock.expired(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """One way to use the groups; `estimate_s` ranks it."""
+
+    placement: Placement
+    space: ChainSpace
+    config: Config
+    ranks: int
+    stages: int
+    estimate_s: float
+
+    def rank(self, stage: int) -> int:
+        return rank_at(self.placement, stage, self.ranks)
+
+
+def _shapes(context: SearchContext, placement: Placement) -> list[_Shape]:
+    """All shapes, the most promising first."""
+    found = []
+    for batch in context.batches():
+        for degree in [1] if context.options.replication is Replication.NONE else divisors(batch[0]):
+            space = ChainSpace(context, context.schedules[0], batch, (degree,))
+            if space.configs:
+                found += list(_of_space(space, placement, context.options.num_stages))
+    return sorted(found, key=lambda s: (s.estimate_s, s.stages))
+
+
+def _of_space(space: ChainSpace, placement: Placement, wanted: int | None) -> Iterator[_Shape]:
+    """Every number of stages per rank at one batch and degree."""
+    ranks, count = space.capacity[0] // space.configs[0].replicas, space.num_microbatches
+    if ranks < 2 or (placement is Placement.LOOP and count % ranks):
+        return
+    whole = float(space.passes(space.levels[0], space.configs[0])[0, space.num_layers])
+    most = 2 if placement is Placement.V else space.num_layers // ranks
+    for per_rank in range(2, most + 1):
+        if ranks * per_rank <= space.num_layers and wanted in (None, ranks * per_rank):
+            yield _Shape(
+                placement=placement,
+                space=space,
+                config=space.configs[0],
+                ranks=ranks,
+                stages=ranks * per_rank,
+                estimate_s=(count + (ranks - 1) / per_rank) * whole / ranks,
+            )
+
+
+def _candidates(context: SearchContext, shape: _Shape, names: list[str]) -> list[Candidate]:
+    """A plan per schedule, at the first level that fits."""
+    cuts = _cuts(shape)
+    if cuts is None:
+        return []
+    levels = [level for level in shape.space.levels if _may_fit(shape, level, cuts)]
+    trials = ((_candidate(context, shape, cuts, level, name) for level in levels) for name in names)
+    return [found for trial in trials if (found := next(filter(None, trial), None)) is not None]
+
+
+def _candidate(context: SearchContext, shape: _Shape, cuts: list[int], level: Level, schedule: str) -> Candidate | None:
+    plan = _plan(context, shape, cuts, level, schedule)
+    if verify(plan, context.problem, context.costs):
+        return None
+    try:
+        value = objective_s(context.problem, context.costs.price(plan), context.options.objective, context.search_model)
+    except InputError:
+        return None
+    return Candidate(plan=plan, objective_s=value)
+
+
+def _may_fit(shape: _Shape, level: Level, cuts: list[int]) -> bool:
+    """Whether every rank has room for what its stages always hold and one microbatch of each: quick, and necessary."""
+    limit, needs = shape.space.limit_bytes(shape.config), [0.0] * shape.ranks
+    excess = shape.space.excess_at(level, shape.config, 1)
+    for s, (i, j) in enumerate(pairwise(cuts)):
+        needs[shape.rank(s)] += float(excess[i, j]) + limit
+    shared = (shape.stages // shape.ranks) * float(shape.space.workspace_bytes(shape.config))
+    return max(needs) - shared <= limit
+
+
+def _plan(context: SearchContext, shape: _Shape, cuts: list[int], level: Level, schedule: str) -> Plan:
+    space, layers, replicas = shape.space, context.problem.index.layers, shape.config.replicas
+    groups = space.classes[0]
+    return Plan(
+        stages=tuple(
+            Stage(
+                layers=tuple(layer.id for layer in layers[i:j]),
+                replicas=tuple(groups[shape.rank(s) * replicas : (shape.rank(s) + 1) * replicas]),
+                tensor=space.tensor,
+                recomputation=level.recomputation,
+                zero=level.zero,
+            )
+            for s, (i, j) in enumerate(pairwise(cuts))
+        ),
+        schedule=schedule,
+        microbatch_size=space.microbatch_size,
+        num_microbatches=space.num_microbatches,
+        replica_mode=context.options.replica_mode,
+    )
+
+
+def _cuts(shape: _Shape) -> list[int] | None:
+    """Positions at which the stages start, and the end; None where the layers cannot be cut so often."""
+    passes = shape.space.passes(shape.space.levels[0], shape.config)
+    places = [int(j) for j in np.flatnonzero(shape.space.may_cut)]
+    if len(places) <= shape.stages:
+        return None
+    cuts = _filled(passes, places, _shortest(passes, places, shape.stages))
+    return _relieved(shape, passes, set(places), _divided(passes, places, cuts, shape.stages))
+
+
+def _shortest(passes: Array, places: list[int], stages: int) -> float:
+    """The smallest length, up to rounding, at which greedy filling needs no more than `stages` intervals."""
+    single = [float(passes[i, j]) for i, j in pairwise(places)]
+    low, high = max(single), float(passes[places[0], places[-1]])
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if len(_filled(passes, places, middle)) - 1 <= stages else (middle, high)
+    return high
+
+
+def _filled(passes: Array, places: list[int], length: float) -> list[int]:
+    """Cuts of intervals that are as long as they may be (passes grow with the interval)."""
+    cuts, at = [places[0]], 0
+    while cuts[-1] != places[-1]:
+        row = passes[cuts[-1]]
+        end = bisect_right(places, length, lo=at + 1, key=lambda place, row=row: float(row[place]))  # type: ignore[misc]
+        at = max(at + 1, end - 1)
+        cuts.append(places[at])
+    return cuts
+
+
+def _divided(passes: Array, places: list[int], cuts: list[int], stages: int) -> list[int]:
+    """With the longest intervals divided in the middle until there are `stages`."""
+    within = {(i, j): [p for p in places if i < p < j] for i, j in pairwise(cuts)}
+    while len(within) < stages:
+        i, j = max((ends for ends in within if within[ends]), key=lambda ends: (float(passes[ends]), -ends[0]))
+        inner = within.pop((i, j))
+        middle = min(inner, key=lambda p: (max(float(passes[i, p]), float(passes[p, j])), p))
+        within[i, middle] = [p for p in inner if p < middle]
+        within[middle, j] = [p for p in inner if p > middle]
+    return sorted({place for ends in within for place in ends})
+
+
+def _relieved(shape: _Shape, passes: Array, places: set[int], cuts: list[int]) -> list[int]:
+    """Move cuts next to the busiest rank's stages while the sorted loads of the ranks get smaller."""
+    best = _loads(shape, passes, cuts)
+    for _ in range(MOVES):
+        trials = [(loads, moved) for moved in _moves(places, cuts) if (loads := _loads(shape, passes, moved)) < best]
+        if not trials:
+            break
+        best, cuts = min(trials)
+    return cuts
+
+
+def _loads(shape: _Shape, passes: Array, cuts: list[int]) -> list[float]:
+    loads = [0.0] * shape.ranks
+    for s, (i, j) in enumerate(pairwise(cuts)):
+        loads[shape.rank(s)] += float(passes[i, j])
+    return sorted(loads, reverse=True)
+
+
+def _moves(places: set[int], cuts: list[int]) -> Iterator[list[int]]:
+    """Every inner cut one layer to the left or to the right."""
+    for number in range(1, len(cuts) - 1):
+        for place in (cuts[number] - 1, cuts[number] + 1):
+            if place in places and cuts[number - 1] < place < cuts[number + 1]:
+                yield [*cuts[:number], place, *cuts[number + 1 :]]
