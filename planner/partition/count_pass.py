@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from planner.partition.ideal_table import Array, IdealTable
+from planner.partition._lists import Array
+from planner.partition.ideal_table import IdealTable
 from planner.partition.instance import BottleneckInstance, simple_bound_s
 from planner.partition.loads import Bottleneck, valued
 from planner.partition.windows import Windows

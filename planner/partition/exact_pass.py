@@ -26,7 +26,8 @@ import numpy as np
 from planner.errors import LimitError
 from planner.ideals import enumerate_ideals
 from planner.partition import count_pass
-from planner.partition.ideal_table import Array, IdealSums, IdealTable, TimeIsUpError
+from planner.partition._lists import Array
+from planner.partition.ideal_table import IdealSums, IdealTable, TimeIsUpError
 from planner.partition.instance import BottleneckInstance, DeviceClass
 from planner.partition.loads import Bottleneck, Stages, valued
 from planner.partition.windows import Windows

@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.ideals import bits
+from planner.partition._lists import Array, Lists, chained
 from planner.partition.instance import BottleneckInstance, Cut, DeviceClass
 
-Array = NDArray[Any]
 T = TypeVar("T")
 EVERY = 16
 """Columns or rows between two looks at the clock."""
@@ -165,31 +164,7 @@ class IdealTable:
             wide.append(columns[count > 2])
         numbers = np.repeat(np.arange(len(wide)), [len(columns) for columns in wide])
         size = len(self.ideals)
-        return Lists(size, _joined(owners), _joined(rows), _joined(costs)), Lists(size, _joined(wide), numbers)
-
-
-class Lists:
-    """A list of numbers per ideal, each with a value, as slices of arrays."""
-
-    def __init__(self, size: int, owners: Array, numbers: Array, values: Array | None = None) -> None:
-        order = np.argsort(owners, kind="stable")
-        self._numbers = numbers[order]
-        self._values = values[order] if values is not None else np.zeros(0)
-        self._ends = np.searchsorted(owners[order], np.arange(size + 1)).tolist()
-
-    def of(self, i: int) -> Array:
-        """The numbers of ideal i."""
-        found: Array = self._numbers[self._ends[i] : self._ends[i + 1]]
-        return found
-
-    def values_of(self, i: int) -> Array:
-        """Their values."""
-        found: Array = self._values[self._ends[i] : self._ends[i + 1]]
-        return found
-
-
-def _joined(parts: Sequence[Array]) -> Array:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        return Lists(size, chained(owners), chained(rows), chained(costs)), Lists(size, chained(wide), numbers)
 
 
 def membership(ideals: Sequence[int], num_groups: int) -> Array:
@@ -280,4 +255,4 @@ def _maximal(after: Sequence[int], has: Array, expired: Callable[[], bool]) -> L
             row = row & ~has[other]
         columns.append(row.nonzero()[0])
     groups = np.repeat(np.arange(len(columns)), [len(found) for found in columns])
-    return Lists(has.shape[1], _joined(columns), groups)
+    return Lists(has.shape[1], chained(columns), groups)

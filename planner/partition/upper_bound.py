@@ -27,7 +27,7 @@ from planner.partition.orders import levels, prefixes, topological_orders, withi
 NUM_RANDOM = 6
 """Random orders beside the six fixed ones."""
 ROUNDS = 6
-STEPS = (1.005, 1.05, 1.2, 1.6, 2.5, 5.0, 20.0, math.inf)
+STEPS = (1.05, 1.2, 1.6, 2.5, 5.0, 20.0, math.inf)
 """How far above the simple lower bound a first partition is sought: a pass is quick when little is below its value."""
 MAX_PAIRS = 4000
 """Ideals two groups away from a boundary that one round tries."""
