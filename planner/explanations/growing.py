@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from planner.costs.model import CostModel
-from planner.errors import LimitError, PlannerError
-from planner.optimizers._chain_memory import fewest_groups
-from planner.optimizers._chain_space import ChainSpace, device_classes
-from planner.optimizers.base import SearchContext, divisors
-from planner.options import Replication, SearchOptions
+from planner.errors import PlannerError
+from planner.optimizers._memory_question import fewest_devices
+from planner.optimizers.base import SearchContext
+from planner.options import SearchOptions
 from planner.problem import Problem
 from planner.variations import grown, unit, with_cluster
-from planner.workload import ReplicaMode
 
 LARGEST_GROWTH = 16
 """The larger cluster has this many times the devices, and one more for every layer."""
 
 MOST_DEVICES = 4096
-MOST_DEGREES = 64
-"""Replication degrees that are asked about."""
+SHARE, SHORTEST_S = 0.5, 0.5
+"""The part of the time left, and the least, that the question may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +33,9 @@ def enough_devices(context: SearchContext) -> Iterator[tuple[Devices, SearchOpti
     free = replace(context.options, num_stages=None, cuts=())
     for options in dict.fromkeys([context.options, free]):
         found = _grown(replace(context, options=options))
+        freed = "" if options == context.options else ", with any number of stages"
         if found is not None:
-            yield found, options
+            yield replace(found, words=found.words + freed), options
 
 
 def _grown(context: SearchContext) -> Devices | None:
@@ -46,14 +44,12 @@ def _grown(context: SearchContext) -> Devices | None:
     have = len(problem.cluster.devices)
     units = max(1, min(MOST_DEVICES, (LARGEST_GROWTH - 1) * have + len(problem.index)) // added)
     largest = _with_units(problem, units)
-    needed = _fewest_devices(replace(context, problem=largest, costs=CostModel(largest))) if largest else None
+    needed = None if largest is None else _fewest(context, largest)
     if needed is None:
         return None
     more = max(1, -(-(needed - have) // added))
     there = _with_units(problem, more)
     words = f"{have + more * added} devices instead of {have}"
-    if context.options.num_stages is None:
-        words += ", with any number of stages"
     return None if there is None else Devices(words=words, problem=there)
 
 
@@ -65,31 +61,8 @@ def _with_units(problem: Problem, units: int) -> Problem | None:
         return None
 
 
-def _fewest_devices(context: SearchContext) -> int | None:
-    tensor = context.problem.workload.tensor
-    classes = device_classes(context.problem, tensor)
-    most = min(MOST_DEGREES, max((len(groups) for groups in classes), default=0))
-    counts = []
-    for batch in context.batches():
-        for degrees in _degree_sets(context, batch, most):
-            found = _fewest_groups(context, batch, degrees)
-            if found is not None:
-                counts.append(found * tensor)
-    return min(counts, default=None)
-
-
-def _fewest_groups(context: SearchContext, batch: tuple[int, int], degrees: tuple[int, ...]) -> int | None:
-    space = ChainSpace(context, context.schedules[0], batch, degrees)
-    try:
-        found = fewest_groups(space, context.options.num_stages)
-    except LimitError:
-        return None
-    return None if found is None else found[0]
-
-
-def _degree_sets(context: SearchContext, batch: tuple[int, int], most: int) -> list[tuple[int, ...]]:
-    if context.options.replication is Replication.NONE:
-        return [(1,)]
-    total = batch[1] if context.options.replica_mode is ReplicaMode.DEALT else batch[0]
-    degrees = [d for d in divisors(total) if d <= most]
-    return [(d,) for d in degrees] if context.options.replication is Replication.EQUAL else [tuple(degrees)]
+def _fewest(context: SearchContext, largest: Problem) -> int | None:
+    """Devices that suffice there, counted by the memory question."""
+    limit_s = max(SHORTEST_S, SHARE * context.clock.left_s())
+    question = fewest_devices(largest, replace(context.options, time_limit_s=limit_s))
+    return question.most if question.plan is not None else None

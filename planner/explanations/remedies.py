@@ -8,16 +8,22 @@ from dataclasses import dataclass, replace
 from planner.errors import PlannerError
 from planner.explanations.growing import enough_devices
 from planner.explanations.searching import replanned
-from planner.finalists import Finalist
+from planner.optimizers._memory_question import fewest_devices
 from planner.optimizers.base import Clock, SearchContext, divisors
 from planner.options import Decision, SearchOptions
+from planner.plan import Plan
 from planner.problem import Problem
 from planner.result import Infeasibility, Remedy
+from planner.simulation.estimate import simulate_plan
+from planner.timeline import Estimate
 from planner.variations import with_cluster, with_memory
 from planner.workload import Recomputation, Training, Workload
 
 LEAST_BUDGET_S, BUDGET_S = 1.0, 10.0
 """What all remedies of one answer may take: at least, at most; between, the time that the search left."""
+
+SHARE, SHORTEST_S = 1 / 3, 0.1
+"""A single remedy gets this part of the time left, at least so many seconds."""
 
 NODE = 8
 """Tensor degrees above this leave the fast links of a usual node."""
@@ -55,20 +61,35 @@ def _remedies(context: SearchContext, reason: Infeasibility, clock: Clock) -> It
             return
         if change.kind in helped or (change.kind == "combined" and helped):
             continue
-        found = replanned(change.problem, change.options, max(0.1, clock.left_s()))
+        found = _planned(change, clock)
         if found is not None:
             helped.add(change.kind)
-            yield _remedy(change, found)
+            yield _remedy(change, *found)
 
 
-def _remedy(change: _Change, found: Finalist) -> Remedy:
+def _planned(change: _Change, clock: Clock) -> tuple[Plan, Estimate] | None:
+    """The best plan of a short search; where that runs out of time, the one that the memory question brings."""
+    limit_s = max(SHORTEST_S, SHARE * clock.left_s())
+    try:
+        question = fewest_devices(change.problem, replace(change.options, time_limit_s=limit_s))
+    except PlannerError:
+        return None
+    if question.refuted:
+        return None
+    found = replanned(change.problem, change.options, limit_s)
+    if found is not None:
+        return found.candidate.plan, found.estimate
+    return None if question.plan is None else (question.plan, simulate_plan(change.problem, question.plan)[1])
+
+
+def _remedy(change: _Change, plan: Plan, estimate: Estimate) -> Remedy:
     return Remedy(
         kind=change.kind,
         change=change.words,
-        plan=found.candidate.plan,
-        iteration_time_s=found.estimate.iteration_time_s,
-        peak_memory_bytes=found.estimate.peak_memory_bytes,
-        num_devices_used=found.estimate.num_devices_used,
+        plan=plan,
+        iteration_time_s=estimate.iteration_time_s,
+        peak_memory_bytes=estimate.peak_memory_bytes,
+        num_devices_used=estimate.num_devices_used,
     )
 
 

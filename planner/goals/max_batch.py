@@ -15,10 +15,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from planner.errors import LimitError
-from planner.goals._memory import contexts, fewest_devices
 from planner.goals.base import GOALS, SHORTEST_SEARCH_S, Answer, Planner, changed, fastest, labelled
 from planner.optimizers._chain_memory import fewest_groups
 from planner.optimizers._chain_space import ChainSpace, device_classes
+from planner.optimizers._memory_question import contexts, fewest_devices
 from planner.optimizers.base import Clock, SearchContext
 from planner.options import Objective, Replication, SearchOptions
 from planner.problem import Problem

@@ -19,10 +19,10 @@ from planner.costs.intervals import Array
 from planner.costs.serving import max_kv_tokens
 from planner.errors import InputError
 from planner.goals._max_min import Stages, best_worst
-from planner.goals._memory import contexts, degree_sets
 from planner.goals.base import GOALS, Answer, Planner, fastest, labelled
 from planner.optimizers._chain_space import ChainSpace, Config
 from planner.optimizers._links import uniform_links
+from planner.optimizers._memory_question import contexts, degree_sets
 from planner.optimizers.base import Clock, SearchContext, mixes_devices
 from planner.options import Objective, SearchOptions
 from planner.problem import Problem

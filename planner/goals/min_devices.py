@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from planner.checks import MAX_SECONDS, check_number
-from planner.goals._memory import fewest_devices
 from planner.goals._subclusters import MOST_MIXTURES, mixtures, on_number
 from planner.goals.base import GOALS, Answer, Planner, changed, fastest, labelled
+from planner.optimizers._memory_question import fewest_devices
 from planner.optimizers.base import Clock
 from planner.options import Objective, SearchOptions
 from planner.problem import Problem

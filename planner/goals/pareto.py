@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from planner.codec import fingerprint
 from planner.finalists import ROUNDING
-from planner.goals._memory import fewest_devices
 from planner.goals._subclusters import on_number
 from planner.goals.base import GOALS, Answer, Planner, fastest, labelled
+from planner.optimizers._memory_question import fewest_devices
 from planner.optimizers.base import Clock
 from planner.options import Front, Objective, SearchOptions
 from planner.plan import Plan

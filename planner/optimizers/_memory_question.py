@@ -1,4 +1,4 @@
-"""The memory question of goals: on how few devices something fits, exactly on chains (`optimizers._chain_memory`)."""
+"""The memory question of goals and remedies: on how few devices something fits, exactly on chains (`_chain_memory`)."""
 
 from __future__ import annotations
 
