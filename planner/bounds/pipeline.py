@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -52,6 +53,9 @@ from planner.workload import ReplicaMode
 
 RELATIVE_STEP = 1e-4
 """The search for the smallest value stops when it is known this well; the bound is its lower end."""
+
+MANY = 2**40
+"""More microbatches than there are."""
 
 MAX_CELLS = 5e8
 """Largest table (groups x degrees x layers squared) that is tried."""
@@ -119,6 +123,63 @@ class _Degree:
     overhead_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Band:
+    """Prices at one degree of stages that may stay below a value: [j, w] is the stage of layers j - 1 - w .. j - 1."""
+
+    groups: int
+    value: float
+    starts: Array
+    forward_s: Array
+    backward_s: Array
+    busy_s: Array
+    tail_s: Array
+    into_forward_s: Array
+    into_backward_s: Array
+    rest_s: Array
+    splits_backward: bool
+
+    def extended(
+        self, forward: Array, backward: Array, first: bool, groups_after: int, count: int, rule: IdleRule
+    ) -> tuple[Array, Array]:
+        """Least forward and backward sums with one more stage, per end."""
+        ahead = forward[self.starts] + self.into_forward_s
+        back = backward[self.starts] + self.into_backward_s
+        if self.splits_backward:  # weight gradients may wait until everything has returned
+            back = np.zeros_like(back)
+        idle = rule(self.rest_s, self.forward_s, self.backward_s, groups_after, count)
+        fits = ahead + self.busy_s + idle + np.maximum(self.tail_s, back) <= self.value
+        own = self.tail_s if first else 0.0  # the first stage's tail follows the way back
+        ways = (ahead + self.forward_s, back + self.backward_s + own)
+        return np.where(fits, ways[0], np.inf).min(axis=1), np.where(fits, ways[1], np.inf).min(axis=1)
+
+
+def _banded(d: _Degree, rest: Array, value: float, *, splits_backward: bool) -> _Band | None:
+    """The band of a degree, as wide as the longest stage that may stay below the value; None when there is none."""
+    n = len(rest) - 1
+    at = np.arange(n + 1)
+    fits = d.busy_s <= value
+    if not fits.any():
+        return None
+    width = int(np.where(fits.any(axis=0), at - fits.argmax(axis=0), 1).max())
+    starts = at[:, None] - 1 - np.arange(width)[None, :]
+    inside, starts = starts >= 0, np.maximum(starts, 0)
+    ends = np.broadcast_to(at[:, None], starts.shape)
+    return _Band(
+        groups=d.groups,
+        value=value,
+        starts=starts,
+        forward_s=d.forward_s[starts, ends],
+        backward_s=d.backward_s[starts, ends],
+        busy_s=np.where(inside, d.busy_s[starts, ends], np.inf),
+        tail_s=d.tail_s[starts, ends],
+        into_forward_s=d.into_forward_s[starts],
+        into_backward_s=d.into_backward_s[starts],
+        rest_s=rest[:, None],
+        splits_backward=splits_backward,
+    )
+
+
 def _rest(degrees: list[_Degree], n: int) -> Array:
     """Per position j: the least passes of layers j .. n-1 (sums of single layers, so that no division counts)."""
     single = np.full(n, np.inf)
@@ -156,33 +217,29 @@ class _Division:
 
     def possible(self, rule: IdleRule, value: float) -> bool:
         """Whether the relaxed recurrence has a division in which every stage stays at or below `value`."""
+        value *= 1 + 1e-12
+        splits = self.query.splits_backward
+        found = (_banded(d, self.rest, value, splits_backward=splits) for d in self.degrees)
+        bands = [band for band in found if band is not None]
         forward = [np.full(self.n + 1, np.inf) for _ in range(self.total + 1)]
         backward = [np.full(self.n + 1, np.inf) for _ in range(self.total + 1)]
         forward[0][0] = backward[0][0] = 0.0
         for used in range(self.total):
             if not np.isfinite(forward[used]).any():
                 continue
-            for degree in self.degrees:
-                if used + degree.groups <= self.total:
-                    self._extend(forward, backward, used, degree, value, rule)
-            if any(np.isfinite(row[self.n]) for row in forward):
+            if used % 16 == 0 and self.query.expired():
                 return True
-        return bool(np.isfinite(forward[self.total][self.n]))
-
-    def _extend(
-        self, forward: list[Array], backward: list[Array], used: int, d: _Degree, value: float, rule: IdleRule
-    ) -> None:
-        target = used + d.groups
-        ahead = forward[used][:, None] + d.into_forward_s[:, None]
-        back = backward[used][:, None] + d.into_backward_s[:, None]
-        if self.query.splits_backward:  # weight gradients may wait until everything has returned
-            back = np.zeros_like(back)
-        idle = rule(self.rest[None, :], d.forward_s, d.backward_s, self.total - target, self.count)
-        reached = ahead + d.busy_s + idle + np.maximum(d.tail_s, back)
-        own = d.tail_s if used == 0 else 0.0  # the first stage's tail follows the way back
-        fits = reached <= value * (1 + 1e-12)
-        for rows, way in ((forward, ahead + d.forward_s), (backward, back + d.backward_s + own)):
-            rows[target] = np.minimum(rows[target], np.where(fits, way, np.inf).min(axis=0))
+            for band in bands:
+                target = used + band.groups
+                if target <= self.total:
+                    ways = band.extended(
+                        forward[used], backward[used], used == 0, self.total - target, self.count, rule
+                    )
+                    np.minimum(forward[target], ways[0], out=forward[target])
+                    np.minimum(backward[target], ways[1], out=backward[target])
+                    if np.isfinite(forward[target][self.n]):
+                        return True
+        return False
 
     def _degree(self, r: int, kinds: list[str]) -> _Degree:
         prices = [self._on_type(r, kind) for kind in kinds]
@@ -279,24 +336,23 @@ class _Division:
     def _stages_needed(self, raw: list[tuple[int, str]]) -> Array:
         """need[j]: the fewest stages in which layers j .. n-1 fit, whatever the degrees."""
         need = np.zeros(self.n + 1, dtype=np.int64)
-        most = self._most_held()
-        tables = [
-            (self._parts(r, kind), self._setting(r, kind, level), self._limit(kind))
-            for r, kind in raw
-            for level in self.query.levels
-        ]
-        sizes = {}
+        most, room = self._most_held(), self._most_that_fit(raw)
         for i in range(self.n - 1, -1, -1):
-            best = self.n + 1
-            for held in sorted({min(most, 1 + int(x)) for x in need[i + 1 :]}):
-                if held not in sizes:
-                    sizes[held] = np.logical_or.reduce(
-                        [self._memory(parts, setting, held) <= limit for parts, setting, limit in tables]
-                    )
-                ends = [j for j in range(i + 1, self.n + 1) if sizes[held][i, j] and min(most, 1 + need[j]) == held]
-                best = min([best, *(1 + int(need[j]) for j in ends)])
-            need[i] = best
+            later = need[i + 1 :]
+            enough = room[i, i + 1 :] >= np.minimum(most, 1 + later)
+            need[i] = 1 + later.min(where=enough, initial=self.n)
         return need
+
+    def _most_that_fit(self, raw: list[tuple[int, str]]) -> Array:
+        """[i, j]: with how many microbatches in flight the interval fits where it fits best; -1 where it never does."""
+        room = np.full((self.n + 1, self.n + 1), -1, dtype=np.int64)
+        for (r, kind), level in product(raw, self.query.levels):
+            parts, setting, limit = self._parts(r, kind), self._setting(r, kind, level), self._limit(kind)
+            always, one = (self._memory(parts, setting, held) for held in (0, 1))
+            each = one - always
+            most = np.where(each > 0, (limit - always) // np.maximum(each, 1), MANY)
+            room = np.maximum(room, np.where(always <= limit, most, -1))
+        return room
 
     def _into(self, r: int) -> tuple[Array, Array]:
         """Per boundary, least seconds of the transfers into a stage of `r` replicas (nothing before the first)."""
