@@ -1,11 +1,15 @@
-"""Certificates: the strongest bound on what a plan was ranked by, the least over all variants of the search."""
+"""Certificates: the strongest bound on what a plan was ranked by, the least over all variants of the search.
+
+For a plan with one stage per device group also over the plans under its own schedule, where that is a stronger one: of
+plans with several stages per group little more is known than that all layers have to run.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from planner.bounds import BOUNDS
+from planner.bounds import BOUNDS, BoundQuery
 from planner.bounds.bottleneck import strongest
 from planner.errors import InternalError
 from planner.finalists import ROUNDING, Finalist
@@ -13,6 +17,7 @@ from planner.optimizers.base import Clock, SearchContext
 from planner.options import GENERAL_MODELS, Objective
 from planner.portfolio import OTHER_PLANS, Searched, query_of
 from planner.result import Certificate
+from planner.schedules import SCHEDULES, Placement
 
 PROVEN_GAP = 1e-6
 """A relative gap up to which a plan counts as proven optimal in its search model."""
@@ -41,8 +46,12 @@ def certificates(context: SearchContext, searched: list[Searched], best: Finalis
     if context.options.objective is Objective.ITERATION_TIME:
         clock = Clock(max(BOUND_GRACE_S, context.clock.left_s()))
         seconds = best.estimate.iteration_time_s
-        simulated = min((_simulated(each, seconds, clock) for each in searched), key=_value)
+        simulated = _simulated(searched, seconds, clock, ())
         found.append(_certificate(context, "iteration_time_s", seconds, simulated))
+        schedule = best.candidate.plan.schedule
+        if simulated.value_s < seconds and SCHEDULES[schedule].placement is Placement.LINE:
+            alike = _simulated(searched, seconds, clock, (schedule,))
+            found += [_certificate(context, "iteration_time_s", seconds, alike)] * (alike.value_s > simulated.value_s)
     return tuple(found)
 
 
@@ -69,14 +78,21 @@ def _objective(each: Searched, best: Finalist, clock: Clock) -> Proven:
     return strong if slow is None else max(strong, Proven(*slow, EVERYTHING), key=_value)
 
 
-def _simulated(each: Searched, seconds: float, clock: Clock) -> Proven:
-    """The variant's strongest bound on the simulated time, at most `seconds`; stops when that is met."""
-    query = query_of(each.context, iteration_upper_s=seconds, expired=clock.expired)
-    best = Proven(-math.inf, "none", EVERYTHING)
+def _simulated(searched: list[Searched], seconds: float, clock: Clock, schedules: tuple[str, ...]) -> Proven:
+    """The least over the variants of their bounds on the simulated time; `schedules`: of plans under these alone."""
+    scope = f"{EVERYTHING}, under {', '.join(schedules)}" if schedules else EVERYTHING
+    queries = [query_of(each.context, iteration_upper_s=seconds, expired=clock.expired) for each in searched]
+    proven = [_strongest(replace(q, schedules=schedules or q.schedules), seconds, scope) for q in queries]
+    return min(proven, key=_value)
+
+
+def _strongest(query: BoundQuery, seconds: float, scope: str) -> Proven:
+    """The strongest bound on the simulated time, at most `seconds`; stops when that is met."""
+    best = Proven(-math.inf, "none", scope)
     for bound in sorted(BOUNDS, key=lambda bound: bound.name in SLOW_BOUNDS):
         value = bound.iteration_s(query)
         if value is not None and value > best.value_s:
-            best = Proven(value, bound.name, EVERYTHING)
+            best = Proven(value, bound.name, scope)
         if best.value_s >= seconds:
             break
     return best

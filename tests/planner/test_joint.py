@@ -99,11 +99,12 @@ def test_no_plan_of_any_variant_is_simulated_below_the_bound(problem: Problem, o
     options = replace(options, searched=EVERYTHING, objective=Objective.ITERATION_TIME, num_finalists=1000)
     contexts = _contexts(problem, options)
     result = plan(problem, options)
-    bounds = [c.bound_s for c in result.report.certificates if c.quantity == "iteration_time_s"]
+    proven = [c for c in result.report.certificates if c.quantity == "iteration_time_s"]
     for context in contexts:
         for candidate in OPTIMIZERS["exhaustive"].search(context).candidates:
             seconds = simulate_plan(problem, candidate.plan)[0].makespan_s
-            assert all(bound <= seconds * (1 + RELATIVE) for bound in bounds)
+            applies = [c for c in proven if "under" not in c.scope or c.scope.endswith(candidate.plan.schedule)]
+            assert all(c.bound_s <= seconds * (1 + RELATIVE) for c in applies)
 
 
 @settings(max_examples=40, suppress_health_check=SLOW_DRAWS)
