@@ -31,7 +31,7 @@ from planner.targets import check_target
 from planner.timeline import Estimate, Timeline
 from planner.verify import verify
 
-SHARE_OF_WHAT_IFS, LEAST_WHAT_IFS_S = 0.5, 0.5
+SHARE_OF_WHAT_IFS, LEAST_WHAT_IFS_S = 0.2, 0.5
 """What-ifs of an answer may take this share of its search's time, and so many seconds more."""
 
 

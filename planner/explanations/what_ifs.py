@@ -13,7 +13,7 @@ from planner.errors import PlannerError
 from planner.explanations.searching import replanned
 from planner.finalists import ROUNDING
 from planner.optimizers.base import Clock
-from planner.options import SearchOptions
+from planner.options import Objective, SearchOptions
 from planner.plan import Plan
 from planner.problem import Problem
 from planner.result import WhatIf
@@ -62,11 +62,14 @@ def _what_if(before: Estimate, change: str, after: Estimate, planned: bool) -> W
 
 
 def _trials(problem: Problem, plan: Plan, options: SearchOptions, clock: Clock) -> Iterator[Trial]:
+    """Latency knows one microbatch only; a search for the time is no comparison for a plan that holds tokens."""
     if len(plan.stages) > 1 or any(len(stage.replicas) > 1 or stage.tensor > 1 for stage in plan.stages):
         yield lambda: _wider_links(problem, plan)
-    yield lambda: _one_more_microbatch(problem, plan)
-    yield lambda: _more_memory(problem, options, clock)
-    yield lambda: _more_devices(problem, options, clock)
+    if options.objective is not Objective.LATENCY:
+        yield lambda: _one_more_microbatch(problem, plan)
+    if options.objective is not Objective.MAX_KV_TOKENS:
+        yield lambda: _more_memory(problem, options, clock)
+        yield lambda: _more_devices(problem, options, clock)
 
 
 def _wider_links(problem: Problem, plan: Plan) -> tuple[str, Estimate, bool] | None:

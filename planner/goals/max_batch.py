@@ -61,7 +61,7 @@ class MaxBatch:
             bound=bound,
             proven=bound == size,
             method="fewest_groups" if bound * count < LARGEST_BATCH else "none",
-            scope=f"{count} microbatches, stages of consecutive layers on whole device groups",
+            scope=f"{count} microbatches, one stage of consecutive layers per device group",
         )
         note = f"microbatch size {size} x {count} microbatches: the global batch of the answer is {size * count}"
         told = labelled(result, Objective.MAX_BATCH, notes=(note,), attained=attained)

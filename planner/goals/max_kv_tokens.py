@@ -118,7 +118,7 @@ def _result(problem: Problem, found: _Found, options: SearchOptions, clock: Cloc
         bound=max(held, found.tokens),
         proven=proven,
         method="max_min",
-        scope="stages of consecutive layers on whole groups of equal devices",
+        scope="one stage of consecutive layers per group of equal devices",
     )
     report = SearchReport(
         status=Status.OPTIMAL if proven else Status.FEASIBLE,

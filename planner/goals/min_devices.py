@@ -133,7 +133,7 @@ class _Bisection:
             bound=bound,
             proven=bound == number,
             method="fewest_groups" if self.options.max_iteration_time_s is None else "certificates",
-            scope="plans on the first devices of each kind, in whole device groups",
+            scope="one stage of consecutive layers per device group, on the first devices of each kind",
         )
         notes = [f"{number} of {len(self.problem.cluster.devices)} devices suffice"]
         if used < number:

@@ -203,7 +203,7 @@ def on_first(problem: Problem, number: int) -> Problem:
 
 
 EQUAL_LAYERS = [L(f=1, b=2, p=1)] * 6
-"""Pipelines of these on 1, 2, 3 devices take 18 M, 9 (M + 1), 6 (M + 2) ms."""
+"""1F1B pipelines of these on 1, 2, 3 devices take 18 M, 9 (M + 1), 6 (M + 2) ms."""
 
 
 @pytest.mark.parametrize(("limit_ms", "devices"), [(145, 1), (143, 2), (81, 2), (80, 3), (60, 3)])
@@ -214,6 +214,7 @@ def test_a_time_limit_needs_more_devices(limit_ms: float, devices: int) -> None:
         max_iteration_time_s=limit_ms * 1e-3 + 1e-9,
         search_model=SearchModel.CLOSED,
         replication=Replication.NONE,
+        schedule="1f1b",
     )
     found = answer(problem, options)
     attained = found.result.report.attained
