@@ -154,10 +154,10 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathShare:
-    """Seconds that one kind of work has on the critical path of an iteration, and their share of it.
+    """Seconds of an iteration that are spent on one kind of work, and their share of it.
 
-    `kind` is pivot (compute of the pivot stage), bubble (compute of the other stages, for which the pivot waits),
-    transfer, all_reduce or optimizer.
+    `kind` is pivot (the worker that computes longest does so) or, while that one waits, what the critical path does:
+    bubble (compute of other stages), transfer, all_reduce or optimizer.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -186,8 +186,8 @@ class WhatIf:
 class Explanation:
     """What bounds the time of a plan, and what would help most.
 
-    `bottleneck` is the kind with the largest share of the simulated critical path; `path` has all kinds, the largest
-    first, and sums up to the iteration time. `what_ifs` come with the largest gain first.
+    `bottleneck` is the kind with the largest share of the simulated iteration; `path` has all kinds, the largest first,
+    and sums up to the iteration time. `what_ifs` come with the largest gain first.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
