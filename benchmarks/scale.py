@@ -1,8 +1,10 @@
-"""How cost grows: CPU seconds and memory of `plan()` by layers, ideals and devices.
+"""How cost grows: CPU seconds and memory of `plan()` by layers, ideals, stages and devices.
 
-Run as `python -m benchmarks.scale [--limit-s 60] [--only SWEEP] [--json FILE] [--svg FILE]`. Three sweeps of seeded
-graphs (`benchmarks.long_graphs`): `layers` (long chains with side branches on 64 devices, both objectives), `ideals`
-(two parallel chains on 8 devices, (n/2 + 1)^2 ideals), `devices` (512 layers, 2 to 64 devices). One process per row.
+Run as `python -m benchmarks.scale [--limit-s 20] [--only SWEEP] [--json FILE] [--svg FILE]`. Four sweeps: `layers`
+(long chains with side branches on 64 devices, both objectives), `ideals` (two parallel chains on 8 devices,
+(n/2 + 1)^2 ideals), `stages` (512 layers in a given number of stages), all seeded graphs of `benchmarks.long_graphs`;
+and `devices` (recorded models on 8 to 16,384 H100: depth, replication, microbatches and schedule searched). One process
+per row.
 """
 
 from __future__ import annotations
@@ -24,10 +26,17 @@ from planner.options import Objective
 
 MEMORY_GIB = 4.0
 MOST_DEVICES = 64
+MODELS = (
+    ("llama-3-8b", 1, 32, (8, 64, 512, 4096, 16_384)),
+    ("llama-3-70b", 8, 80, (64, 512, 4096, 16_384)),
+    ("llama-3.1-405b", 8, 126, (512, 4096, 16_384)),
+)
+"""Recorded model, tensor degree, blocks, devices."""
+GENERATED = ("chain", "parallel")
 Row = dict[str, Any]
 COLUMNS = (
-    "sweep", "layers", "ideals", "devices", "objective_kind", "stages", "status", "gap", "iteration_gap", "found_by",
-    "proved_by", "cpu_s", "wall_s", "rss_mib",
+    "sweep", "graph", "layers", "ideals", "devices", "objective_kind", "stages", "status", "gap", "iteration_gap",
+    "found_by", "proved_by", "cpu_s", "wall_s", "rss_mib",
 )  # fmt: skip
 
 
@@ -42,32 +51,47 @@ class Case:
     devices: int
     objective: Objective = Objective.THROUGHPUT
     ideals: int | None = None
+    stages: int | None = None
 
 
 def cases() -> Iterator[Case]:
-    """All points of the three sweeps, the cheap ones first."""
+    """All points of the sweeps, the cheap ones first."""
     for objective in (Objective.THROUGHPUT, Objective.ITERATION_TIME):
-        for n in (32, 128, 512, 2000, 6000, 20_000):
+        for n in (32, 64, 128, 256, 512, 1024, 4000, 20_000):
             devices = min(MOST_DEVICES, n // 2)
             yield Case(sweep="layers", shape="chain", size=n, layers=n, devices=devices, objective=objective)
     for length in (10, 30, 70, 150, 220):
         ideals = (length + 1) ** 2
         yield Case(sweep="ideals", shape="parallel", size=length, layers=2 * length, devices=8, ideals=ideals)
-    for devices in (2, 4, 8, 16, 32, MOST_DEVICES):
-        yield Case(sweep="devices", shape="chain", size=512, layers=512, devices=devices)
+    for stages in (2, 4, 8, 16, 32, 64, 128, 256):
+        yield Case(sweep="stages", shape="chain", size=512, layers=512, devices=256, stages=stages)
+    for model, tensor, layers, counts in MODELS:
+        for devices in counts:
+            yield Case(
+                sweep="devices",
+                shape=model,
+                size=tensor,
+                layers=layers,
+                devices=devices,
+                objective=Objective.ITERATION_TIME,
+            )
 
 
 def measure(case: Case, limit_s: float, memory_gib: float) -> Row:
     """The row of one point."""
-    arguments = [case.shape, str(case.size), str(case.devices), case.objective.value, str(limit_s)]
+    stages = str(case.stages or "free")
+    arguments = [case.shape, str(case.size), str(case.devices), case.objective.value, str(limit_s), stages]
     asked = {
         "sweep": case.sweep,
+        "graph": case.shape,
         "layers": case.layers,
         "ideals": case.ideals,
         "devices": case.devices,
         "objective_kind": case.objective.value,
     }
-    return asked | dict.fromkeys(COLUMNS[5:]) | run_child("benchmarks.scaling", arguments, limit_s, memory_gib)
+    return (
+        asked | dict.fromkeys(COLUMNS[len(asked) :]) | run_child("benchmarks.scaling", arguments, limit_s, memory_gib)
+    )
 
 
 def table(rows: Iterable[Row]) -> Table:
@@ -99,15 +123,16 @@ def _lines(rows: list[Row], x: str, y: str) -> dict[str, list[tuple[float, float
     lines: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         if row.get("objective") and row[y]:
-            lines.setdefault(row["objective_kind"], []).append((row[x], row[y]))
+            generated = row.get("graph", "chain") in GENERATED
+            lines.setdefault(row["objective_kind"] if generated else row["graph"], []).append((row[x], row[y]))
     return lines
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("--limit-s", type=float, default=60.0, help="time limit of each search")
+    parser.add_argument("--limit-s", type=float, default=20.0, help="time limit of each search")
     parser.add_argument("--memory-gib", type=float, default=MEMORY_GIB, help="address space of each search")
-    parser.add_argument("--only", choices=("layers", "ideals", "devices"), help="one sweep")
+    parser.add_argument("--only", choices=("layers", "ideals", "stages", "devices"), help="one sweep")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw them")
     return parser.parse_args()

@@ -56,12 +56,15 @@ def _cell(row: Row) -> str:
 def scale_tables(rows: list[Row]) -> str:
     """One table per sweep."""
     columns = (
+        "graph",
         "layers",
         "ideals",
         "devices",
         "objective_kind",
+        "stages",
         "status",
         "gap",
+        "iteration_gap",
         "found_by",
         "cpu_s",
         "wall_s",
@@ -82,6 +85,7 @@ def agreement_table(values: Row) -> str:
 
 def _rounded(row: Row) -> Row:
     values = {"objective": _digits(row.get("objective"), 6), "bound": _digits(row.get("bound"), 6)}
+    values |= {"iteration_gap": _digits(row.get("iteration_gap"), 4)}
     values |= {"gap": _digits(row.get("gap"), 6), "cpu_s": _digits(row.get("cpu_s"), 2)}
     return values | {name: _digits(row.get(name), 0) for name in ("rss_mib",)}
 
