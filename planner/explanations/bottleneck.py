@@ -1,7 +1,7 @@
 """What bounds the time of a plan: every moment of the iteration by what it is spent on, and the sentence that says it.
 
-The pivot is the worker that computes longest. While it computes, the moment is the pivot's; while it waits, it is that of
-the task which is then on the critical path: a pass of another stage (bubble), a transfer, a collective, the optimizer.
+The pivot is the worker that computes longest. While it computes, the moment is the pivot's. While it waits, the moment
+is that of the task on the critical path: a pass of another stage (bubble), a transfer, a collective, the optimizer.
 """
 
 from __future__ import annotations
