@@ -66,20 +66,24 @@ class Replication(StrEnum):
 class Decision(StrEnum):
     """What a joint search decides beside cuts, replication, devices, batches and schedule.
 
-    `tensor`: one degree for all stages. `zero` and `recomputation`: per stage.
+    `tensor`, `context` and `expert`: one degree each for all stages. `zero` (with its resharding) and `recomputation`:
+    per stage.
     """
 
     TENSOR = "tensor"
     ZERO = "zero"
     RECOMPUTATION = "recomputation"
+    CONTEXT = "context"
+    EXPERT = "expert"
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What a stage spends time on to save memory."""
+    """What a stage spends time on to save memory. `reshard` matters under ZeRO stage 3 only."""
 
     recomputation: Recomputation
     zero: int
+    reshard: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The portfolio: which optimizers run, in which order, for how long, and for which variants of a joint search.
 
-Every optimizer works on all variants (tensor degrees) before the next one does, the variant with the best plan first,
+Every optimizer works on all variants (degrees) before the next one does, the variant with the best plan first,
 and gets the best plan of all variants and the candidates of its own. A variant is left alone when an optimizer has
 proven its best plan optimal, or when its bound is no better than a plan of another.
 """
@@ -163,7 +163,12 @@ def _best_of(found: list[Searched]) -> tuple[Candidate, ...]:
 
 
 def floor(context: SearchContext) -> float:
-    """The largest quick bound on the variant's objective; 0 where no bound holds for the search model."""
+    """The largest quick bound on the variant's objective; 0 where no bound holds for the search model.
+
+    Infinite where no batch can be run with the given expert degree.
+    """
+    if not context.batches():
+        return math.inf
     if context.search_model not in GENERAL_MODELS:
         return 0.0
     values = [bound.objective_s(query_of(context)) for bound in BOUNDS]
@@ -203,6 +208,8 @@ def _contribution(context: SearchContext, name: str, outcome: Outcome, seconds: 
     return Contribution(
         optimizer=name,
         tensor=context.problem.workload.tensor,
+        context=context.problem.workload.context,
+        expert=context.problem.workload.expert,
         objective_s=best.objective_s if best else None,
         bound_s=outcome.bound_s,
         exact=outcome.exact,

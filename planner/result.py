@@ -96,7 +96,7 @@ class Attained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """What one optimizer did at one tensor degree: its best objective, what it proved there, and its seconds.
+    """What one optimizer did at one choice of degrees: its best objective, what it proved there, and its seconds.
 
     `exact`: it proved that nothing better exists within its scope.
     """
@@ -109,6 +109,8 @@ class Contribution:
     bound_s: float | None
     exact: bool
     runtime_s: float
+    context: int = 1
+    expert: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

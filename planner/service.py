@@ -108,7 +108,8 @@ def check_options(problem: Problem, options: SearchOptions) -> None:
     num_stages = settled(problem, options).num_stages
     if num_stages is None:
         return
-    groups = len(problem.cluster.devices) // min(each.workload.tensor for each in variants(problem, options))
+    sizes = [each.workload.tensor * each.workload.context for each in variants(problem, options)]
+    groups = len(problem.cluster.devices) // min(sizes)
     most = min(len(problem.index), groups)
     if not 1 <= num_stages <= most:
         raise InputError(
@@ -183,8 +184,9 @@ def _without_plan(context: SearchContext, searched: list[Searched], started: flo
 
 
 def _proven(each: Searched, reason: Infeasibility) -> bool:
-    """An exact search without a plan, or on a chain the memory relaxation, proves that there is none."""
-    if any(outcome.exact and not outcome.candidates for outcome in each.outcomes.values()):
+    """No batch for the expert degree, an exact search without a plan, or on a chain the memory relaxation proves it."""
+    nothing = any(outcome.exact and not outcome.candidates for outcome in each.outcomes.values())
+    if nothing or not each.context.batches():
         return True
     context = each.context
     return reason.constraint == "memory" and context.problem.index.is_chain() and provably_exceeds(context)

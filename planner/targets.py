@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.errors import InputError
-from planner.options import Level, Replication, SearchOptions
-from planner.plan import Plan
+from planner.options import Decision, Level, Replication, SearchOptions
+from planner.plan import Plan, Stage
 from planner.problem import Problem
-from planner.workload import Recomputation, ReplicaMode
+from planner.workload import Inference, Recomputation, ReplicaMode, Training
 
 PART_SEPARATOR = "#"
 """Traced layers that are a later part of a module are called `module#2`; they start inside its forward."""
@@ -23,8 +23,9 @@ class Target:
     """What one engine can express.
 
     `equal_replication`: one replication degree for all stages. `whole_modules`: a stage starts at the beginning of a
-    module. `tensor`: tensor-parallel groups. `enough_microbatches`: schedules that need at least as many microbatches
-    as stages. Stages are intervals of the execution order, replicas split every microbatch, for all of them.
+    module. `degrees`: which of tensor, context and expert degree it knows. `enough_microbatches`: schedules that need
+    at least as many microbatches as stages. Stages are intervals of the execution order, replicas split every
+    microbatch, for all of them.
     """
 
     name: str
@@ -34,11 +35,19 @@ class Target:
     enough_microbatches: tuple[str, ...] = ()
     equal_replication: bool = True
     whole_modules: bool = True
-    tensor: bool = True
+    degrees: tuple[Decision, ...] = (Decision.TENSOR,)
 
     def allows(self, level: Level) -> bool:
         """Whether the engine can recompute and shard like that."""
         return level.zero in self.zero and level.recomputation in self.recomputations
+
+    def unknown_degree(self, found: Training | Inference | Stage) -> str:
+        """The first degree above 1 that it does not know, in words; empty when it can have all."""
+        for decision in (Decision.TENSOR, Decision.CONTEXT, Decision.EXPERT):
+            degree = getattr(found, decision.value)
+            if degree > 1 and decision not in self.degrees:
+                return f"{decision.value} degree {degree}"
+        return ""
 
     def may_start_at(self, layer: str) -> bool:
         """Whether a stage may start with the layer."""
@@ -59,9 +68,12 @@ class Target:
                 return f"stage {number} starts inside a module ({problem.index.layers[start].id!r})"
             if self.equal_replication and len(stage.replicas) != len(first.replicas):
                 return f"stage {number} has {len(stage.replicas)} replicas, stage 0 has {len(first.replicas)}"
-            if stage.tensor != first.tensor or (stage.tensor > 1 and not self.tensor):
-                return f"stage {number} has tensor degree {stage.tensor}"
-            if not self.allows(Level(stage.recomputation, stage.zero)):
+            unknown = self.unknown_degree(stage)
+            if unknown:
+                return f"stage {number} has {unknown}"
+            if stage.tensor != first.tensor:
+                return f"stage {number} has tensor degree {stage.tensor}, stage 0 has {first.tensor}"
+            if not self.allows(Level(stage.recomputation, stage.zero, stage.reshard)):
                 return f"stage {number} has recomputation {stage.recomputation} and ZeRO stage {stage.zero}"
             start += len(positions)
         dealt = plan.replica_mode is ReplicaMode.DEALT and len(first.replicas) > 1
@@ -86,7 +98,7 @@ TARGETS = {
             recomputations=(Recomputation.NONE, Recomputation.FULL),
             enough_microbatches=("1f1b",),
             whole_modules=False,
-            tensor=False,
+            degrees=(),
         ),
     )
 }
@@ -112,8 +124,8 @@ def check_target(problem: Problem, options: SearchOptions) -> None:
         wrong = f"the schedule {options.schedule!r}: use {', '.join(target.schedules)} or auto"
     elif options.replica_mode is ReplicaMode.DEALT and options.replication is not Replication.NONE:
         wrong = "dealt microbatches: use replica mode split"
-    elif problem.workload.tensor > 1 and not target.tensor:
-        wrong = f"tensor degree {problem.workload.tensor}: use 1"
+    elif unknown := target.unknown_degree(problem.workload):
+        wrong = f"{unknown}: use 1"
     elif training is not None and not options.searched:
         level = Level(training.recomputation, training.zero)
         if not target.allows(level):

@@ -41,7 +41,8 @@ def applies(query: BoundQuery) -> bool:
         return False
     if len(query.problem.index) > MAX_LAYERS:
         return False
-    return query.problem.workload.tensor == 1 and _unreplicated(query) and _equal_routes(query)
+    work = query.problem.workload
+    return work.tensor * work.context * work.expert == 1 and _unreplicated(query) and _equal_routes(query)
 
 
 def _of_batch(query: BoundQuery, batch: tuple[int, int], core: Core) -> float | None:

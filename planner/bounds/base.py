@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import Protocol
 
 from planner.cluster import Route
-from planner.costs.communication import ring_all_reduce_s
+from planner.costs.communication import all_to_all_s, ring_all_reduce_s, ring_pass_s
 from planner.costs.model import CostModel
-from planner.joint import levels_of
+from planner.costs.stage import CONTEXT_BACKWARD_PASSES, EXPERT_EXCHANGES
+from planner.joint import levels_of, spreads_experts
 from planner.options import Level, Objective, Replication, SearchModel, SearchOptions
 from planner.problem import Problem
 from planner.registry import Registry
@@ -23,8 +24,8 @@ from planner.workload import Recomputation, ReplicaMode
 class BoundQuery:
     """Over which plans a bound must hold: every partition, placement, schedule and degree at these batches.
 
-    `batches` are (microbatch size, number of microbatches). The device groups are those of `tensor` devices. No bound
-    on the iteration need exceed `iteration_upper_s`, what a known plan takes. When `expired()` a bound may give up.
+    `batches` are (microbatch size, number of microbatches). Device groups have `tensor * context` devices. No bound on
+    the iteration need exceed `iteration_upper_s`, what a known plan takes. When `expired()` a bound may give up.
     `search_model` lets bounds use what only that model counts; without it they hold for all. `upper_s` is the value of
     a known plan in the objective's unit (seconds per sample), `limit_s` what all bounds together may spend: bounds that
     run a solver return None when it is 0. `seed` is for solvers. `searched_levels`: where they are not the workload's.
@@ -63,20 +64,18 @@ class BoundQuery:
     @cached_property
     def groups(self) -> dict[str, int]:
         """Device type -> number of device groups that it can form."""
-        tensor, counts = self.problem.workload.tensor, dict[str, int]()
+        size, counts = self.problem.workload.tensor * self.problem.workload.context, dict[str, int]()
         for device in self.problem.cluster.devices:
             if device.type in self.problem.profile_of:
                 counts[device.type] = counts.get(device.type, 0) + 1
-        return {kind: count // tensor for kind, count in counts.items() if count >= tensor}
+        return {kind: count // size for kind, count in counts.items() if count >= size}
 
     def degrees(self, microbatch_size: int, num_microbatches: int) -> list[int]:
         """Every replication degree that a plan may use at this batch."""
-        if self.replication is Replication.NONE:
-            return [1]
-        most = max(1, sum(self.groups.values()))
-        if self.replica_mode is ReplicaMode.DEALT:
-            return list(range(1, min(most, num_microbatches) + 1))
-        return [d for d in range(1, most + 1) if microbatch_size % d == 0]
+        most = 1 if self.replication is Replication.NONE else max(1, sum(self.groups.values()))
+        dealt = self.replica_mode is ReplicaMode.DEALT
+        degrees = [d for d in range(1, most + 1) if (d <= num_microbatches if dealt else microbatch_size % d == 0)]
+        return [d for d in degrees if spreads_experts(self.problem.workload, self.replica_mode, d)]
 
     def passes(self, microbatch_size: int, degree: int) -> list[list[float]]:
         """Per usable device type: forward plus backward seconds of every layer on one of `degree` replicas."""
@@ -86,33 +85,46 @@ class BoundQuery:
     def both_passes(self, microbatch_size: int, degree: int) -> list[tuple[list[float], list[float]]]:
         """Per usable device type: forward and backward seconds of every layer, the latter with its recomputation."""
         split = self.replica_mode is ReplicaMode.SPLIT
-        samples = microbatch_size / degree if split else microbatch_size
+        samples = microbatch_size / ((degree if split else 1) * self.problem.workload.context)
         training, runs = self.problem.training, self.problem.index.runs_backward
         again = training is not None and all(level.recomputation is Recomputation.FULL for level in self.levels)
         found = []
         for kind in self.groups:  # a stage may mix types: its slowest is no faster than the fastest of all
             prices = self.costs.layer_prices(kind, samples, self.problem.workload.tensor)
-            shared = self._collectives(kind, samples)
-            forward = [f + s for f, s in zip(prices.forward_s, shared, strict=True)]
+            once, moved = self._collectives(kind, samples), self._ring_passes(kind, samples)
+            forward = [f + s + m for f, s, m in zip(prices.forward_s, once, moved, strict=True)]
             backward = [
-                b + (training is not None and run) * s + (again and run) * f
-                for b, s, f, run in zip(prices.backward_s, shared, forward, runs, strict=True)
+                b + (training is not None and run) * (s + CONTEXT_BACKWARD_PASSES * m) + (again and run) * f
+                for b, s, m, f, run in zip(prices.backward_s, once, moved, forward, runs, strict=True)
             ]
             found.append((forward, backward))
         return found
 
     def _collectives(self, kind: str, samples: float) -> list[float]:
-        """Per layer, seconds of the group's collectives in one pass over the widest links, without latency."""
-        tensor, width = self.problem.workload.tensor, self._widest[kind]
+        """Per layer, seconds of tensor collectives and of experts' rows in one pass over the widest links, without
+        latency. `samples` are those of one tensor-parallel group."""
+        work, width = self.problem.workload, self._widest[kind]
         return [
-            ring_all_reduce_s(samples * layer.tensor_collective_bytes_per_sample, tensor, width)
+            ring_all_reduce_s(samples * layer.tensor_collective_bytes_per_sample, work.tensor, width)
+            + EXPERT_EXCHANGES
+            * all_to_all_s(samples * layer.expert_dispatch_bytes_per_sample / work.tensor, work.expert, width)
+            for layer in self.problem.index.layers
+        ]
+
+    def _ring_passes(self, kind: str, samples: float) -> list[float]:
+        """Per layer, seconds in which keys and values go around once, likewise."""
+        work, width = self.problem.workload, self._widest[kind]
+        whole = samples * work.context / work.tensor
+        return [
+            ring_pass_s(whole * layer.context_bytes_per_sample, work.context, width)
             for layer in self.problem.index.layers
         ]
 
     @cached_property
     def _widest(self) -> dict[str, Route | None]:
         """Device type -> a route as wide as the widest link of the cluster that ends at a device of the type."""
-        if self.problem.workload.tensor == 1:
+        work = self.problem.workload
+        if work.tensor * work.context * work.expert == 1:
             return dict.fromkeys(self.groups)
         ends: dict[str, float] = dict.fromkeys(self.groups, 0.0)
         for link in self.problem.cluster.links:

@@ -44,9 +44,9 @@ from planner.bounds.base import BOUNDS, BoundQuery, lowered
 from planner.bounds.path import PathBound, path_questions, rules_of
 from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.intervals import Array, cut_bytes, interval_parts
-from planner.costs.memory import memory_bytes, total_bytes
+from planner.costs.memory import total_bytes
 from planner.costs.parts import StageParts, carries_gradient
-from planner.costs.stage import StageSetting, stage_seconds
+from planner.costs.stage import StageSetting, stage_memory, stage_seconds
 from planner.options import Level, Objective
 from planner.schedules import SCHEDULES, PipelineShape
 from planner.workload import ReplicaMode
@@ -120,7 +120,6 @@ class _Degree:
     tail_s: Array
     into_forward_s: Array
     into_backward_s: Array
-    overhead_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,12 +179,13 @@ def _banded(d: _Degree, rest: Array, value: float, *, splits_backward: bool) -> 
     )
 
 
-def _rest(degrees: list[_Degree], n: int) -> Array:
-    """Per position j: the least passes of layers j .. n-1 (sums of single layers, so that no division counts)."""
-    single = np.full(n, np.inf)
-    for d in degrees:
-        passes = d.forward_s + d.backward_s
-        single = np.minimum(single, passes[np.arange(n), np.arange(n) + 1] - d.overhead_s)
+def _rest(query: BoundQuery, batch: tuple[int, int]) -> Array:
+    """Per position j: the least passes of layers j .. n-1 (sums of single layers, so that no division counts).
+
+    At any level: one that a layer alone has no room for may fit where fewer microbatches are in flight.
+    """
+    passes = [row for degree in query.degrees(*batch) for row in query.passes(batch[0], degree)]
+    single = np.min(np.array(passes), axis=0)
     return np.concatenate((np.cumsum(single[::-1])[::-1], [0.0]))
 
 
@@ -204,7 +204,7 @@ class _Division:
         self._intervals: dict[tuple[str, int], StageParts] = {}
         self.need = self._stages_needed(raw)
         self.degrees = [self._degree(r, [kind for degree, kind in raw if degree == r]) for r in {r for r, _ in raw}]
-        self.rest = _rest(self.degrees, self.n)
+        self.rest = _rest(query, batch)
 
     def most_s(self) -> float:
         """A value that every division which fits stays below."""
@@ -256,7 +256,6 @@ class _Division:
             tail_s=tail,
             into_forward_s=into[0],
             into_backward_s=into[1],
-            overhead_s=2 * max(self.query.problem.profile_of[kind].action_overhead_s for kind in kinds),
         )
 
     def _on_type(self, r: int, kind: str) -> tuple[Array, Array, Array, Array]:
@@ -287,39 +286,32 @@ class _Division:
         sharers = 1 if self.dealt else r
         if (kind, sharers) not in self._intervals:
             problem = self.query.problem
-            prices = self.query.costs.layer_prices(kind, self.size / sharers, problem.workload.tensor)
+            samples = self.size / (sharers * problem.workload.context)
+            prices = self.query.costs.layer_prices(kind, samples, problem.workload.tensor)
             self._intervals[kind, sharers] = interval_parts(problem, prices, self.size)
         return self._intervals[kind, sharers]
 
     def _setting(self, r: int, kind: str, level: Level) -> StageSetting:
+        work, places = self.query.problem.workload, self.places
         return StageSetting(
             device_type=kind,
-            tensor=self.query.problem.workload.tensor,
+            tensor=work.tensor,
             replicas=r,
             sharers=1 if self.dealt else r,
             zero=level.zero,
             recomputation=level.recomputation,
-            group_route=self.places.inside(kind),
-            replica_route=self.places.among(kind, r),
+            group_route=places.inside(kind),
+            replica_route=places.among(r * work.context),
+            context=work.context,
+            expert=work.expert,
+            reshard=level.reshard,
+            context_route=places.around(kind),
+            expert_route=places.among(work.expert),
+            expert_replica_route=places.among(r * work.context // work.expert),
         )
 
     def _memory(self, parts: StageParts, setting: StageSetting, held: Array | int) -> Array:
-        problem = self.query.problem
-        return np.asarray(
-            total_bytes(
-                memory_bytes(
-                    parts,
-                    problem.workload,
-                    dtype=problem.profile_of[setting.device_type].dtype,
-                    tensor=setting.tensor,
-                    replicas=setting.replicas,
-                    sharers=setting.sharers,
-                    zero=setting.zero,
-                    recomputation=setting.recomputation,
-                    in_flight=held,
-                )
-            )
-        )
+        return np.asarray(total_bytes(stage_memory(self.query.problem, parts, setting, held)))
 
     def _limit(self, kind: str) -> int:
         problem = self.query.problem
@@ -359,7 +351,8 @@ class _Division:
         route = self.places.between()
         if route is None:
             return np.zeros(self.n + 1), np.zeros(self.n + 1)
-        share = self.query.problem.workload.tensor * (1 if self.dealt else r)
+        work = self.query.problem.workload
+        share = work.tensor * work.context * (1 if self.dealt else r)
         forward, backward = cut_bytes(self.query.problem.index)
         both = [self.size * cut / share / route.bandwidth_bytes_per_s for cut in (forward, backward)]
         if self.query.problem.training is None:

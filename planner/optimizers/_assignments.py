@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.costs.communication import Group
+from planner.joint import spreads_experts
 from planner.optimizers.base import SearchContext
 from planner.options import Replication
 from planner.problem import Problem
@@ -49,11 +50,12 @@ def assignments(context: SearchContext, num_stages: int, batch: tuple[int, int])
 
 
 def device_groups(problem: Problem) -> list[Group]:
-    """The groups that may hold one replica: `tensor` consecutive devices of one type and memory limit, in file order.
+    """The groups that may hold one replica: `tensor * context` consecutive devices, in file order.
 
-    Devices of types without a profile are left out, and so are those that are too few to fill a group.
+    They are of one type and memory limit. Devices of types without a profile are left out, and so are those too few to
+    fill a group.
     """
-    tensor = problem.workload.tensor
+    size = problem.workload.tensor * problem.workload.context
     waiting: dict[object, list[str]] = {}
     groups: list[Group] = []
     for device in problem.cluster.devices:
@@ -61,7 +63,7 @@ def device_groups(problem: Problem) -> list[Group]:
             continue
         members = waiting.setdefault(_kind(problem, (device.id,)), [])
         members.append(device.id)
-        if len(members) == tensor:
+        if len(members) == size:
             groups.append(tuple(members))
             members.clear()
     return groups
@@ -104,11 +106,9 @@ def _kind(problem: Problem, group: Group) -> tuple[str, int]:
 
 
 def _degrees(context: SearchContext, batch: tuple[int, int]) -> list[int]:
-    """Degrees that leave whole samples (split) or a microbatch (dealt) to every replica."""
+    """Degrees that leave whole samples (split) or a microbatch (dealt) to every replica, and experts to spread."""
     size, count = batch
-    if context.options.replication is Replication.NONE:
-        return [1]
-    most = len(device_groups(context.problem))
-    if context.options.replica_mode is ReplicaMode.DEALT:
-        return list(range(1, min(most, count) + 1))
-    return [degree for degree in range(1, most + 1) if size % degree == 0]
+    dealt = context.options.replica_mode is ReplicaMode.DEALT
+    most = 1 if context.options.replication is Replication.NONE else len(device_groups(context.problem))
+    degrees = [d for d in range(1, most + 1) if (d <= count if dealt else size % d == 0)]
+    return [d for d in degrees if spreads_experts(context.problem.workload, context.options.replica_mode, d)]

@@ -1,9 +1,9 @@
 """The search space of `chain_dp` for one microbatch size: stages are intervals, devices are taken in listed order.
 
-A *class* is a set of interchangeable devices (same type and memory limit), cut into groups of `tensor` consecutive
-devices. A *config* is a class and a replication degree. Stages are placed from the last to the first; each takes the
-last free groups of its class, so that the number of groups used per class (`Counts`) tells exactly which devices a
-stage has.
+A *class* is a set of interchangeable devices (same type and memory limit), cut into groups of `tensor * context`
+consecutive devices. A *config* is a class and a replication degree. Stages are placed from the last to the first; each
+takes the last free groups of its class, so that the number of groups used per class (`Counts`) tells exactly which
+devices a stage has.
 """
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cluster import DeviceKind, Route
-from planner.costs.communication import Group, any_to_any_route, pipe_route, replica_ring_route, ring_route
+from planner.costs.communication import (
+    Group,
+    any_to_any_route,
+    expert_routes,
+    pipe_route,
+    replica_ring_route,
+    ring_route,
+    tensor_groups,
+)
 from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.intervals import Array, cut_bytes
-from planner.costs.memory import memory_bytes, total_bytes
+from planner.costs.memory import total_bytes
 from planner.costs.parts import StageParts
-from planner.costs.stage import StageSetting, stage_seconds, tied_all_reduce_s
+from planner.costs.stage import StageSetting, stage_memory, stage_seconds, tied_all_reduce_s
 from planner.errors import InputError
+from planner.joint import spreads_experts
 from planner.optimizers.base import SearchContext
 from planner.options import Level, SearchModel
 from planner.plan import Plan, Stage
@@ -66,17 +75,30 @@ class BoundaryArrays:
     right_pays_s: Array
 
 
+@dataclass(frozen=True, slots=True)
+class GroupRoutes:
+    """The routes of a stage's collectives, as in `StageSetting`; None for one member."""
+
+    group: Route | None = None
+    replica: Route | None = None
+    context: Route | None = None
+    expert: Route | None = None
+    expert_replica: Route | None = None
+
+
 def device_classes(problem: Problem, tensor: int, *, by_memory: bool = True) -> list[list[Group]]:
     """Groups of every class that has a profile, in listed order; devices that fill no group are left out.
 
-    A class is a device type, `by_memory` a type and a memory limit.
+    A group has `tensor` devices for each part of the context. A class is a device type, `by_memory` a type and a memory
+    limit.
     """
     classes: dict[tuple[str, int], list[str]] = {}
     for device in problem.cluster.devices:
         if device.type in problem.profile_of:
             limit = problem.memory_limits[device.id] if by_memory else 0
             classes.setdefault((device.type, limit), []).append(device.id)
-    cut = [[tuple(ids[k : k + tensor]) for k in range(0, len(ids) - tensor + 1, tensor)] for ids in classes.values()]
+    size = tensor * problem.workload.context
+    cut = [[tuple(ids[k : k + size]) for k in range(0, len(ids) - size + 1, size)] for ids in classes.values()]
     return [groups for groups in cut if groups]
 
 
@@ -96,13 +118,15 @@ class ChainSpace:
         self.context, self.problem, self.costs = context, context.problem, context.costs
         self.schedule, (self.microbatch_size, self.num_microbatches) = schedule, batch
         self.model = context.search_model
-        work = self.problem.workload
-        self.tensor = work.tensor
+        self.work = self.problem.workload
+        self.tensor = self.work.tensor
         self.levels = context.levels
         self.trades_tails = False
         self.dealt = context.options.replica_mode is ReplicaMode.DEALT
         self.classes = classes or device_classes(self.problem, self.tensor, by_memory=by_memory)
-        fitting = [Config(c, r) for c, groups in enumerate(self.classes) for r in degrees if r <= len(groups)]
+        mode = context.options.replica_mode
+        legal = [degree for degree in degrees if spreads_experts(self.work, mode, degree)]
+        fitting = [Config(c, r) for c, groups in enumerate(self.classes) for r in legal if r <= len(groups)]
         self.configs = fitting if self.levels else []
         self.num_layers = len(self.problem.index)
         self.may_cut = _boundaries(self.problem) & np.array(context.may_cut)
@@ -114,7 +138,7 @@ class ChainSpace:
         self._limits: dict[int, int] = {}
         self._boundaries: dict[object, BoundaryArrays | None] = {}
         self._routes: dict[object, Route | None] = {}
-        self._rings: dict[tuple[Group, ...], tuple[Route | None, Route | None] | None] = {}
+        self._rings: dict[tuple[Group, ...], GroupRoutes | None] = {}
 
     @property
     def _none(self) -> Counts:
@@ -192,8 +216,11 @@ class ChainSpace:
                     layers=tuple(layer.id for layer in layers[i:j]),
                     replicas=self.groups(_sum(counts, idle), config),
                     tensor=self.tensor,
+                    context=self.work.context,
+                    expert=self.work.expert,
                     recomputation=level.recomputation,
                     zero=level.zero,
+                    reshard=level.reshard,
                 )
                 for level, (i, j, config, counts) in zip(levels, stages, strict=True)
             ),
@@ -231,15 +258,29 @@ class ChainSpace:
         )
         return SCHEDULES[self.schedule].in_flight(shape, 0)
 
-    def _group_routes(self, groups: tuple[Group, ...]) -> tuple[Route | None, Route | None] | None:
-        """Routes inside the first group and between the groups; None when a link is missing."""
+    def _group_routes(self, groups: tuple[Group, ...]) -> GroupRoutes | None:
+        """Routes inside and among the tensor-parallel groups of a stage; None when a link is missing."""
         if groups not in self._rings:
             try:
-                inside = _plain(ring_route(self.problem, groups[0]))
-                self._rings[groups] = (inside, _plain(replica_ring_route(self.problem, groups)))
+                self._rings[groups] = self._routes_of(groups)
             except InputError:
                 self._rings[groups] = None
         return self._rings[groups]
+
+    def _routes_of(self, replicas: tuple[Group, ...]) -> GroupRoutes:
+        groups = replicas if self.work.context == 1 else self._parts_of(replicas)
+        problem, (inside, among) = self.problem, expert_routes(self.problem, groups, self.work.expert)
+        return GroupRoutes(
+            group=_plain(ring_route(problem, groups[0])),
+            replica=_plain(replica_ring_route(problem, groups)),
+            context=_plain(replica_ring_route(problem, groups[: self.work.context])),
+            expert=_plain(inside),
+            expert_replica=_plain(among),
+        )
+
+    def _parts_of(self, replicas: tuple[Group, ...]) -> tuple[Group, ...]:
+        """The tensor-parallel groups of all replicas."""
+        return tuple(group for replica in replicas for group in tensor_groups(replica, self.tensor))
 
     def _pipe_route(self, left: tuple[Group, ...], right: tuple[Group, ...]) -> Route | None:
         try:
@@ -249,7 +290,7 @@ class ChainSpace:
         except InputError:
             return None
 
-    def _stage_arrays(self, config: Config, held: int, routes: tuple[Route | None, Route | None]) -> StageArrays:
+    def _stage_arrays(self, config: Config, held: int, routes: GroupRoutes) -> StageArrays:
         """At the level that is fastest among those that fit."""
         choices = [self._at_level(level, config, held, routes) for level in self.levels]
         if len(choices) == 1:
@@ -258,13 +299,17 @@ class ChainSpace:
         self.trades_tails |= trades
         return best
 
-    def _at_level(
-        self, level: Level, config: Config, held: int, routes: tuple[Route | None, Route | None]
-    ) -> StageArrays:
+    def _at_level(self, level: Level, config: Config, held: int, routes: GroupRoutes) -> StageArrays:
+        level = self._effective(level, config)
         passes, tail = self._priced(level, config, routes)
         share = config.replicas if self.dealt else 1
         load = passes / share if share > 1 else passes
         return StageArrays(pass_s=passes, load_s=load, tail_s=tail, excess_bytes=self._excess(level, config, held))
+
+    def _effective(self, level: Level, config: Config) -> Level:
+        """The level, without ZeRO where a stage is its only data-parallel member: they have one price."""
+        alone = config.replicas * self.work.context == 1
+        return Level(level.recomputation, 0) if alone else level
 
     def held(self, stages_from_here: int) -> int:
         """Microbatches in flight of a stage whose replicas split each of them."""
@@ -272,12 +317,12 @@ class ChainSpace:
 
     def pass_s(self, config: Config) -> Array:
         """Forward and backward seconds without collectives between replicas (which need a placement)."""
-        return self._priced(self.levels[0], config, (None, None))[0]
+        return self._priced(self.levels[0], config, GroupRoutes())[0]
 
     def passes(self, level: Level, config: Config) -> Array:
         """Forward and backward seconds at one level, on the first groups of the class."""
-        routes = self._group_routes(tuple(self.classes[config.device_class][: config.replicas])) or (None, None)
-        return self._priced(level, config, routes)[0]
+        routes = self._group_routes(tuple(self.classes[config.device_class][: config.replicas]))
+        return self._priced(level, config, routes or GroupRoutes())[0]
 
     def excess(self, config: Config, held: int) -> Array:
         """Bytes over the class's limit with `held` microbatches in flight, at the level that needs least."""
@@ -296,7 +341,7 @@ class ChainSpace:
         parts = self._interval_parts(config)
         return int(np.max(parts.workspace_bytes) + np.max(parts.largest_activation_bytes))
 
-    def _priced(self, level: Level, config: Config, routes: tuple[Route | None, Route | None]) -> tuple[Array, Array]:
+    def _priced(self, level: Level, config: Config, routes: GroupRoutes) -> tuple[Array, Array]:
         """Seconds of both passes, and of the tail."""
         key = (level, config, routes)
         if key not in self._seconds:
@@ -322,14 +367,15 @@ class ChainSpace:
     def _interval_parts(self, config: Config) -> StageParts:
         kind, sharers = self.device_type(config), self._sharers(config)
         if (kind, sharers) not in self._parts:
-            prices = self.costs.layer_prices(kind, self.microbatch_size / sharers, self.tensor)
+            samples = self.microbatch_size / (sharers * self.work.context)
+            prices = self.costs.layer_prices(kind, samples, self.tensor)
             self._parts[kind, sharers] = self.costs.intervals.parts(prices, self.microbatch_size)
         return self._parts[kind, sharers]
 
     def _sharers(self, config: Config) -> int:
         return 1 if self.dealt else config.replicas
 
-    def _setting(self, level: Level, config: Config, routes: tuple[Route | None, Route | None]) -> StageSetting:
+    def _setting(self, level: Level, config: Config, routes: GroupRoutes) -> StageSetting:
         return StageSetting(
             device_type=self.device_type(config),
             tensor=self.tensor,
@@ -337,8 +383,14 @@ class ChainSpace:
             sharers=self._sharers(config),
             zero=level.zero,
             recomputation=level.recomputation,
-            group_route=routes[0],
-            replica_route=routes[1],
+            group_route=routes.group,
+            replica_route=routes.replica,
+            context=self.work.context,
+            expert=self.work.expert,
+            reshard=level.reshard,
+            context_route=routes.context,
+            expert_route=routes.expert,
+            expert_replica_route=routes.expert_replica,
         )
 
     def _tied(self, parts: StageParts) -> Array:
@@ -353,18 +405,8 @@ class ChainSpace:
         return np.asarray(tied_all_reduce_s(self.problem, parts.tied_bytes, 2, self.tensor, route))
 
     def _memory(self, parts: StageParts, level: Level, config: Config, held: int) -> Array:
-        by_purpose = memory_bytes(
-            parts,
-            self.problem.workload,
-            dtype=self.problem.profile_of[self.device_type(config)].dtype,
-            tensor=self.tensor,
-            replicas=config.replicas,
-            sharers=self._sharers(config),
-            zero=level.zero,
-            recomputation=level.recomputation,
-            in_flight=held,
-        )
-        return np.asarray(total_bytes(by_purpose))
+        setting = self._setting(level, config, GroupRoutes())
+        return np.asarray(total_bytes(stage_memory(self.problem, parts, setting, held)))
 
     def _limit(self, config: Config) -> int:
         """The least memory of the class's devices."""
@@ -375,7 +417,7 @@ class ChainSpace:
 
     def _boundary_arrays(self, left: Config, right: Config, route: Route) -> BoundaryArrays:
         both = min(left.replicas, right.replicas)
-        share = self.tensor * (1 if self.dealt else both)
+        share = self.tensor * self.work.context * (1 if self.dealt else both)
         pairs = both if self.dealt else 1
         if self.model is SearchModel.CLOSED:
             share = 1

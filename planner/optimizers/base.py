@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Protocol
 
 from planner.costs.model import CostModel
-from planner.joint import levels_of
+from planner.joint import levels_of, may_run
 from planner.options import GENERAL_MODELS, Level, Replication, SearchModel, SearchOptions
 from planner.plan import Plan
 from planner.problem import Problem
@@ -123,7 +123,13 @@ class SearchContext:
         return tuple(level for level in levels if self.target is None or self.target.allows(level))
 
     def batches(self) -> list[tuple[int, int]]:
-        """(microbatch size, number of microbatches) pairs that the workload allows, smallest microbatch first."""
+        """(microbatch size, number of microbatches) pairs that the workload allows, smallest microbatch first.
+
+        Without those that cannot be split such that the expert degree has its groups.
+        """
+        return [batch for batch in self._batches() if may_run(self.problem, self.options, batch[0])]
+
+    def _batches(self) -> list[tuple[int, int]]:
         work = self.problem.workload
         total = work.global_batch_size
         if work.microbatch_size is not None:
@@ -173,10 +179,11 @@ class Optimizer(Protocol):
 
 
 def refusal(optimizer: Optimizer, context: SearchContext) -> str:
-    """Why an optimizer cannot search here: the search model, several levels, or its own reason.
+    """Why an optimizer cannot search here: the search model, several levels, groups inside stages, or its own reason.
 
     Optimizers without `search_models` search the models that price every plan; without `searches_levels`, only where
-    recomputation and ZeRO stage are given.
+    recomputation and ZeRO stage are given; without `plans_groups`, only where no stage has context or expert groups,
+    nor ZeRO 3 without resharding.
     """
     models = getattr(optimizer, "search_models", GENERAL_MODELS)
     if context.search_model not in models:
@@ -187,6 +194,12 @@ def refusal(optimizer: Optimizer, context: SearchContext) -> str:
         return "it knows no pinned cuts"
     if len(context.levels) > 1 and not getattr(optimizer, "searches_levels", False):
         return "it takes recomputation and the ZeRO stage as given"
+    if not getattr(optimizer, "plans_groups", False):
+        work = context.problem.workload
+        if work.context > 1 or work.expert > 1:
+            return f"it knows no context or expert degree (they are {work.context} and {work.expert})"
+        if not all(level.reshard for level in context.levels):
+            return "it knows ZeRO 3 with resharding only"
     return optimizer.supports(context)
 
 

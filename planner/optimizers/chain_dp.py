@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from planner.costs.objective import objective_s
 from planner.errors import LimitError
+from planner.joint import spreads_experts
 from planner.optimizers._chain_kernel import Caps, Goal, Solution, Sweep
 from planner.optimizers._chain_memory import fewest_groups
 from planner.optimizers._chain_settings import Setting, query_of, setting_of
@@ -52,6 +53,7 @@ class ChainDP:
 
     name = "chain_dp"
     searches_levels = True
+    plans_groups = True
     searches_cuts = True
 
     def supports(self, context: SearchContext) -> str:
@@ -59,7 +61,8 @@ class ChainDP:
         if len(context.problem.index) > MAX_LAYERS:
             return f"chain_dp holds tables of up to {MAX_LAYERS} x {MAX_LAYERS} intervals: use multilevel"
         if not device_classes(context.problem, context.problem.workload.tensor):
-            return f"no class of equal devices has {context.problem.workload.tensor} of them (the tensor degree)"
+            work = context.problem.workload
+            return f"no class of equal devices has {work.tensor * work.context} of them (tensor x context degree)"
         return ""
 
     def search(self, context: SearchContext) -> Outcome:
@@ -102,7 +105,7 @@ class _Search:
             together = options.replication is Replication.ANY and self._affordable(degrees)
             if not together and options.replication is Replication.ANY:
                 self._restricted()
-            sets = [tuple(degrees)] if together else [(degree,) for degree in degrees]
+            sets = [tuple(degrees)] if together and degrees else [(degree,) for degree in degrees]
             made += [setting_of(query, batch, chosen, options.num_stages) for chosen in sets]
         return made
 
@@ -122,13 +125,12 @@ class _Search:
 
     def _degrees(self, batch: tuple[int, int]) -> list[int]:
         """Replication degrees that the batch allows, on as many groups as the largest class has."""
-        options = self.context.options
-        if options.replication is Replication.NONE:
-            return [1]
+        options, work = self.context.options, self.context.problem.workload
+        dealt = options.replica_mode is ReplicaMode.DEALT
         most = max(len(groups) for classes in self.classes.values() for groups in classes)
-        if options.replica_mode is ReplicaMode.DEALT:
-            return list(range(1, min(most, batch[1]) + 1))
-        return [degree for degree in divisors(batch[0]) if degree <= most]
+        most = 1 if options.replication is Replication.NONE else most
+        degrees = range(1, min(most, batch[1]) + 1) if dealt else [d for d in divisors(batch[0]) if d <= most]
+        return [degree for degree in degrees if spreads_experts(work, options.replica_mode, degree)]
 
     def _affordable(self, degrees: list[int]) -> bool:
         classes = self.classes[True]
@@ -270,8 +272,9 @@ class _Search:
         return problem.index.is_chain() and tied_pairs and self.uniform and not mixes_devices(self.context)
 
     def _scope(self) -> str:
-        tensor = self.context.problem.workload.tensor
-        groups = f"groups of {tensor} consecutive devices" if tensor > 1 else "single devices"
+        work = self.context.problem.workload
+        size = work.tensor * work.context
+        groups = f"groups of {size} consecutive devices" if size > 1 else "single devices"
         return f"stages of consecutive layers on {groups}, equal devices per stage"
 
 

@@ -34,11 +34,13 @@ class Exhaustive:
 
     name = "exhaustive"
     searches_levels = True
+    plans_groups = True
 
     def supports(self, context: SearchContext) -> str:
         """Counts the plans first."""
         if not device_groups(context.problem):
-            return f"no class of equal devices has {context.problem.workload.tensor} of them (the tensor degree)"
+            work = context.problem.workload
+            return f"no class of equal devices has {work.tensor * work.context} of them (tensor x context degree)"
         count = count_plans(context)
         return "" if count <= MAX_PLANS else f"more than {MAX_PLANS:,} plans: use chain_dp or milp"
 
@@ -181,8 +183,11 @@ def _plan(
                 layers=tuple(layer.id for i, layer in enumerate(layers) if stage >> i & 1),
                 replicas=groups,
                 tensor=context.problem.workload.tensor,
+                context=context.problem.workload.context,
+                expert=context.problem.workload.expert,
                 recomputation=level.recomputation,
                 zero=level.zero,
+                reshard=level.reshard,
             )
             for stage, groups, level in zip(partition, assignment, levels, strict=True)
         ),
@@ -206,6 +211,6 @@ def _value(context: SearchContext, plan: Plan) -> float | None:
 
 
 def _scope(problem: Problem) -> str:
-    tensor = problem.workload.tensor
-    groups = f"groups of {tensor} consecutive devices" if tensor > 1 else "single devices"
+    size = problem.workload.tensor * problem.workload.context
+    groups = f"groups of {size} consecutive devices" if size > 1 else "single devices"
     return f"all ordered partitions into convex stages on {groups}, equal devices per stage"

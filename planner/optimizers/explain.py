@@ -97,7 +97,12 @@ def _tightest(context: SearchContext, space: ChainSpace, solution: Solution) -> 
 
 
 def _no_route(context: SearchContext) -> Infeasibility | None:
-    """Without any split at all, either a link or a device that can run some layer is missing."""
+    """Without any split at all, either a link or a device that can run some layer is missing.
+
+    Or the expert degree divides no number of groups that may run a microbatch together.
+    """
+    if not context.batches():
+        return _no_groups_for_experts(context)
     ids = unlike_devices(context.problem)
     for number, a in enumerate(ids):
         for b in ids[number + 1 :]:
@@ -123,4 +128,17 @@ def _no_route(context: SearchContext) -> Infeasibility | None:
         shortfall_bytes=0,
         message="no arrangement of the devices can run every layer in the asked number of stages",
         remedy="profile the layers on another device type, or change the number of stages",
+    )
+
+
+def _no_groups_for_experts(context: SearchContext) -> Infeasibility:
+    work = context.problem.workload
+    return Infeasibility(
+        constraint="expert",
+        shortfall_bytes=0,
+        message=(
+            f"expert degree {work.expert} divides no number of tensor-parallel groups that can run a microbatch "
+            f"together: context degree {work.context} times the replicas that split it (they divide its samples)"
+        ),
+        remedy="a smaller expert degree, a larger context degree, or larger microbatches",
     )

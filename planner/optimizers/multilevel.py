@@ -30,6 +30,7 @@ class Multilevel:
 
     name = "multilevel"
     searches_levels = True
+    plans_groups = True
 
     def supports(self, context: SearchContext) -> str:
         """More layers than `chain_dp` takes in one table."""

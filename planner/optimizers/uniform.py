@@ -7,6 +7,7 @@ from itertools import product
 
 from planner.costs.communication import Group
 from planner.costs.objective import objective_s
+from planner.joint import spreads_experts
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
 from planner.options import Level, Objective, Replication
 from planner.plan import Plan, Stage
@@ -28,11 +29,13 @@ class Uniform:
 
     name = "uniform"
     searches_levels = True
+    plans_groups = True
 
     def supports(self, context: SearchContext) -> str:
         """Works on every graph."""
         if not listed_groups(context.problem):
-            return f"no type of device has {context.problem.workload.tensor} of them (the tensor degree)"
+            work = context.problem.workload
+            return f"no type of device has {work.tensor * work.context} of them (tensor x context degree)"
         return ""
 
     def search(self, context: SearchContext) -> Outcome:
@@ -68,13 +71,14 @@ def equal_sizes(num_layers: int, num_stages: int) -> list[int]:
 
 
 def listed_groups(problem: Problem) -> list[Group]:
-    """Groups of `tensor` devices of one type and memory limit, in listed order."""
-    tensor, waiting, groups = problem.workload.tensor, dict[object, list[str]](), list[Group]()
+    """Groups of `tensor * context` devices of one type and memory limit, in listed order."""
+    waiting, groups = dict[object, list[str]](), list[Group]()
+    size = problem.workload.tensor * problem.workload.context
     for device in problem.cluster.devices:
         if device.type in problem.profile_of:
             members = waiting.setdefault(_kind(problem, device.id), [])
             members.append(device.id)
-            if len(members) == tensor:
+            if len(members) == size:
                 groups.append(tuple(members))
                 members.clear()
     return groups
@@ -91,11 +95,14 @@ def _shapes(context: SearchContext, groups: list[Group]) -> list[tuple[float, tu
     microbatch for the throughput, on the first group's device type.
     """
     kind = context.problem.devices[groups[0][0]].type
-    tensor, dealt = context.problem.workload.tensor, context.options.replica_mode is ReplicaMode.DEALT
+    work, dealt = context.problem.workload, context.options.replica_mode is ReplicaMode.DEALT
     found = []
     for (size, count), stages in product(context.batches(), _stage_counts(context, len(groups))):
         replicas = len(groups) // stages
-        prices = context.costs.layer_prices(kind, size if dealt else size / replicas, tensor)
+        if not spreads_experts(work, context.options.replica_mode, replicas):
+            continue
+        sharers = 1 if dealt else replicas
+        prices = context.costs.layer_prices(kind, size / (sharers * work.context), work.tensor)
         load = (sum(prices.forward_s) + sum(prices.backward_s)) / stages
         period = load / replicas if dealt else load
         whole = (count - 1) * period + stages * load
@@ -127,8 +134,11 @@ def _plan(context: SearchContext, groups: list[Group], num_stages: int, batch: t
                 layers=tuple(layer.id for layer in problem.index.layers[first : first + size]),
                 replicas=tuple(groups[number * replicas : (number + 1) * replicas]),
                 tensor=problem.workload.tensor,
+                context=problem.workload.context,
+                expert=problem.workload.expert,
                 recomputation=level.recomputation,
                 zero=level.zero,
+                reshard=level.reshard,
             )
         )
         first += size

@@ -46,6 +46,7 @@ class VirtualStages:
 
     name = "virtual_stages"
     searches_levels = True
+    plans_groups = True
     virtual = True
 
     def supports(self, context: SearchContext) -> str:
@@ -166,8 +167,11 @@ def _plan(context: SearchContext, shape: _Shape, cuts: list[int], level: Level, 
                 layers=tuple(layer.id for layer in layers[i:j]),
                 replicas=tuple(groups[shape.rank(s) * replicas : (shape.rank(s) + 1) * replicas]),
                 tensor=space.tensor,
+                context=space.work.context,
+                expert=space.work.expert,
                 recomputation=level.recomputation,
                 zero=level.zero,
+                reshard=level.reshard,
             )
             for s, (i, j) in enumerate(pairwise(cuts))
         ),
