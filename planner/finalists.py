@@ -96,6 +96,8 @@ def _best_schedule(context: SearchContext, candidate: Candidate) -> tuple[Candid
         ordered.reverse()
     best: tuple[Candidate, Estimate] | None = None
     for schedule in ordered:
+        if best is not None and context.clock.expired():
+            break
         trial = replace(candidate, plan=replace(candidate.plan, schedule=schedule))
         if verify(trial.plan, context.problem, context.costs) or _misfits(context, trial.plan):
             continue

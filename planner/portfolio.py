@@ -60,6 +60,10 @@ INSTEAD_OF = {"milp": "order_dp"}
 SEARCH_SHARE = 0.8
 """Of the time limit; the rest is for simulating the finalists and for bounds."""
 
+FALL_BACK = "uniform"
+FALL_BACK_S = 0.5
+"""What looks for any plan at all when the time is over, and for how long at each variant."""
+
 EASY_FIRST = 1.5
 """A variant may take this many times its equal share of the time left: the most promising ones come first."""
 
@@ -94,10 +98,20 @@ def search(context: SearchContext) -> list[Searched]:
         for number, each in enumerate(waiting):
             if _is_open(each, step, found):
                 _run(each, step, Clock(_part(ends.left_s(), len(waiting) - number)), _best_of(found))
+    if not any(each.outcomes and (each.is_solved or each.best_s < math.inf) for each in found):
+        _fall_back(found)
     named = context.options.optimizer
     if not any(each.outcomes if named == "auto" else named in each.outcomes for each in found):
         _refuse(found[0])
     return found
+
+
+def _fall_back(found: list[Searched]) -> None:
+    """An equal split, quickly, where the time was over before anything was found."""
+    step = Step(optimizer=FALL_BACK)
+    for each in found:
+        if each.outcomes and step.optimizer not in each.outcomes and not refusal(OPTIMIZERS[FALL_BACK], each.context):
+            _run(each, step, Clock(FALL_BACK_S), ())
 
 
 def _steps(named: str) -> tuple[Step, ...]:
