@@ -6,14 +6,26 @@ price; a bound of the coarse problem bounds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from planner.costs.compute import selective_kept_bytes
 from planner.graph import Edge, Layer, LayerGraph, TiedParameters
 from planner.plan import Plan
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
+
+ADDED_UP = (
+    "parameter_bytes",
+    "replicated_parameter_bytes",
+    "expert_parameter_bytes",
+    "tensor_collective_bytes_per_sample",
+    "expert_dispatch_bytes_per_sample",
+    "context_bytes_per_sample",
+    "kv_bytes_per_token",
+)
+"""Fields of a layer that are sums over the joined ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +96,8 @@ def _layer(problem: Problem, name: str, positions: range) -> Layer:
     inside = [problem.index.layers[i] for i in positions]
     return Layer(
         id=name,
-        parameter_bytes=sum(layer.parameter_bytes for layer in inside),
-        replicated_parameter_bytes=sum(layer.replicated_parameter_bytes for layer in inside),
-        tensor_collective_bytes_per_sample=sum(layer.tensor_collective_bytes_per_sample for layer in inside),
         trainable=inside[0].trainable,
+        **{field: sum(getattr(layer, field) for layer in inside) for field in ADDED_UP},
     )
 
 
@@ -130,13 +140,24 @@ def _profile(problem: Problem, profile: Profile, members: dict[str, tuple[str, .
 
 
 def _cost(inside: list[tuple[LayerCost, float]]) -> LayerCost:
-    """The sum of costs with their visits; workspace is the largest."""
+    """The sum of costs with their visits; workspace is the largest.
+
+    Selective recomputation is offered where a layer offers it: the others keep everything.
+    """
     split = all(cost.backward_input_s is not None for cost, _ in inside)
+    offered = any(cost.selective_activation_bytes is not None for cost, _ in inside)
     return LayerCost(
         forward_s=sum(cost.forward_s * visits for cost, visits in inside),
         backward_s=sum(cost.backward_s * visits for cost, visits in inside),
         backward_input_s=sum((cost.backward_input_s or 0.0) * visits for cost, visits in inside) if split else None,
-        activation_bytes=sum(round(cost.activation_bytes * visits) for cost, visits in inside),
+        activation_bytes=_added(inside, lambda cost: cost.activation_bytes),
         workspace_bytes=max(cost.workspace_bytes for cost, _ in inside),
+        selective_activation_bytes=_added(inside, selective_kept_bytes) if offered else None,
+        selective_recompute_s=sum(cost.selective_recompute_s * visits for cost, visits in inside),
+        sequence_activation_bytes=_added(inside, lambda cost: cost.sequence_activation_bytes),
         optimizer_s=sum(cost.optimizer_s for cost, _ in inside),
     )
+
+
+def _added(inside: list[tuple[LayerCost, float]], size: Callable[[LayerCost], int]) -> int:
+    return sum(round(size(cost) * visits) for cost, visits in inside)

@@ -25,6 +25,8 @@ class Fixed:
 FIXED = {
     "tensor": Fixed("tensor", int, True),
     "zero": Fixed("zero", int, True),
+    "context": Fixed("context", int, True),
+    "expert": Fixed("expert", int, True),
     "recompute": Fixed("recomputation", Recomputation, True),
     "microbatch": Fixed("microbatch_size", int, True),
     "num-microbatches": Fixed("num_microbatches", int, True),

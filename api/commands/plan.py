@@ -80,6 +80,16 @@ def command(
     optimizer: Annotated[str, typer.Option("--optimizer", metavar="NAME", help="See `catalogue optimizers`.")] = AUTO,
     tensor: Annotated[Any, typer.Option("--tensor", help="Tensor degree.", **DEGREE)] = None,
     zero: Annotated[Any, typer.Option("--zero", help="ZeRO stage of the replicas.", **DEGREE)] = None,
+    context: Annotated[Any, typer.Option("--context", help="Devices that share a sample's tokens.", **DEGREE)] = None,
+    expert: Annotated[Any, typer.Option("--expert", help="Groups that share routed experts.", **DEGREE)] = None,
+    sequence_parallel: Annotated[
+        bool | None,
+        typer.Option("--sequence-parallel/--no-sequence-parallel", help="Divide what lies between a group's products."),
+    ] = None,
+    offload_optimizer: Annotated[
+        bool | None,
+        typer.Option("--offload-optimizer/--no-offload-optimizer", help="Optimizer state in the host's memory."),
+    ] = None,
     target: Annotated[
         str, typer.Option("--target", metavar="ENGINE", help="Search only what this engine can run.")
     ] = "",
@@ -135,6 +145,7 @@ def command(
     from api.terminal.files import check_writable
 
     check_writable(output)
+    degrees = {"tensor": tensor, "context": context, "expert": expert, "zero": zero, "recomputation": recompute}
     given = GivenWorkload(
         global_batch_size=global_batch,
         microbatch_size=microbatch,
@@ -143,11 +154,11 @@ def command(
         weight_bytes_per_parameter=weight_bytes,
         gradient_bytes_per_parameter=gradient_bytes,
         optimizer_bytes_per_parameter=optimizer_bytes,
-        recomputation=None if recompute == AUTO else recompute,
         communication=communication,
-        tensor=None if tensor == AUTO else tensor,
-        zero=None if zero == AUTO else zero,
-        auto=tuple(d for d, word in zip(Decision, (tensor, zero, recompute), strict=True) if word == AUTO),
+        sequence_parallel=sequence_parallel,
+        offload_optimizer=offload_optimizer,
+        **{name: None if word == AUTO else word for name, word in degrees.items()},
+        auto=tuple(decision for decision in Decision if degrees[decision.value] == AUTO),
         inference=inference,
         precision=precision,
     )

@@ -36,9 +36,13 @@ PARAMETER_BYTES = {
     ),
 }
 """Adam keeps two float32 moments; bf16 training adds float32 gradients and master weights (Megatron-LM's default)."""
+BY_WORD = (Decision.CONTEXT, Decision.EXPERT)
+OF_TRAINING = (Decision.ZERO, Decision.RECOMPUTATION)
 DTYPE_OF = {Precision.FP32: "float32", Precision.BF16: "bfloat16"}
 FLAGS = {
     "zero": "--zero",
+    "sequence_parallel": "--sequence-parallel",
+    "offload_optimizer": "--offload-optimizer",
     "recomputation": "--recompute",
     "gradient_bytes_per_parameter": "--gradient-bytes",
     "optimizer_bytes_per_parameter": "--optimizer-bytes",
@@ -62,7 +66,11 @@ class GivenWorkload:
     recomputation: Recomputation | None = None
     communication: Communication | None = None
     tensor: int | None = None
+    context: int | None = None
+    expert: int | None = None
     zero: int | None = None
+    sequence_parallel: bool | None = None
+    offload_optimizer: bool | None = None
     auto: tuple[Decision, ...] = ()
     inference: bool = False
     precision: Precision | None = None
@@ -92,12 +100,12 @@ def workload_of(given: GivenWorkload, carried: Training | Inference | None, dtyp
 
 
 def searched_of(given: GivenWorkload, *, by_default: bool) -> tuple[Decision, ...]:
-    """The decisions to search: those that are `auto` by word, and by default those of which nothing is said."""
-    if given.inference:
-        possible: tuple[Decision, ...] = (Decision.TENSOR,)
-    else:
-        possible = tuple(Decision)
-    unsaid = [d for d in possible if by_default and getattr(given, d.value) is None]
+    """The decisions to search: those that are `auto` by word, and by default those of which nothing is said.
+
+    Context and expert degrees are 1 unless a word says otherwise: each multiplies the searches.
+    """
+    possible = tuple(d for d in Decision if not (given.inference and d in OF_TRAINING))
+    unsaid = [d for d in possible if by_default and d not in BY_WORD and getattr(given, d.value) is None]
     return tuple(d for d in possible if d in unsaid or d in given.auto)
 
 

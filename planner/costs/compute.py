@@ -181,7 +181,7 @@ def _mix(a: LayerCost, b: LayerCost, weight: float, share: float) -> _Row:
         return None if x is None or y is None else affine(x, y)
 
     activation, forward = affine(a.activation_bytes, b.activation_bytes), affine(a.forward_s, b.forward_s)
-    selective = min(activation, affine(_selective_bytes(a), _selective_bytes(b)))
+    selective = min(activation, affine(selective_kept_bytes(a), selective_kept_bytes(b)))
     return _Row(
         forward_s=forward,
         backward_s=affine(a.backward_s, b.backward_s),
@@ -196,7 +196,7 @@ def _mix(a: LayerCost, b: LayerCost, weight: float, share: float) -> _Row:
     )
 
 
-def _selective_bytes(cost: LayerCost) -> int:
+def selective_kept_bytes(cost: LayerCost) -> int:
     """Kept under selective recomputation: everything where it is not offered."""
     return cost.activation_bytes if cost.selective_activation_bytes is None else cost.selective_activation_bytes
 

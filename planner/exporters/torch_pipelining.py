@@ -80,12 +80,13 @@ def _members(plan: Plan) -> int:
     """Devices per replica: the tensor degree, which must be the same everywhere."""
     degree = plan.stages[0].tensor
     for number, stage in enumerate(plan.stages):
-        if stage.context != 1:
-            raise ExportError(
-                f"stage {number} has context degree {stage.context}: the {ENGINE} export knows the dimensions pp, dp "
-                "and tp; plan with context degree 1",
-                pointer=f"/stages/{number}/context",
-            )
+        for field, value in (("context", stage.context), ("expert", stage.expert)):
+            if value != 1:
+                raise ExportError(
+                    f"stage {number} has {field} degree {value}: the {ENGINE} export knows the dimensions pp, dp and "
+                    f"tp; plan with {field} degree 1",
+                    pointer=f"/stages/{number}/{field}",
+                )
         if stage.tensor != degree or any(len(group) != degree for group in stage.replicas):
             raise ExportError(
                 f"stage {number} has tensor degree {stage.tensor} and stage 0 has {degree}: a device mesh needs the "
@@ -152,4 +153,5 @@ def _stage(number: int, ids: list[str], grid: Grid, members: int, plan: Plan) ->
         "layers": ids,
         "recomputation": stage.recomputation.value,
         "zero": stage.zero,
+        **({"reshard_after_forward": stage.reshard} if stage.zero == 3 else {}),
     }

@@ -95,7 +95,7 @@ def _best(context: SearchContext, space: ChainSpace) -> _Found | None:
 def _tokens(space: ChainSpace, config: Config) -> Array:
     """[i, j]: tokens that a stage of layers i .. j-1 holds; -infinity where it does not fit or run."""
     sizes = np.array([0, *(layer.kv_bytes_per_token for layer in space.problem.index.layers)]).cumsum()
-    per_token = -(-(sizes[None, :] - sizes[:, None]) // space.tensor)
+    per_token = -(-(sizes[None, :] - sizes[:, None]) // (space.tensor * space.work.context))
     free = -space.excess(config, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         held = np.where(per_token > 0, free // np.maximum(per_token, 1) * config.replicas, np.inf)

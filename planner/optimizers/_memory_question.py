@@ -49,7 +49,7 @@ def fewest_devices(problem: Problem, options: SearchOptions) -> Fewest:
                 if found is None:
                     continue
                 groups, plan = found
-                devices = groups * context.problem.workload.tensor
+                devices = groups * context.problem.workload.tensor * context.problem.workload.context
                 least = devices if least is None else min(least, devices)
                 if plan is not None and (most is None or devices < most):
                     most, best = devices, plan
@@ -57,7 +57,7 @@ def fewest_devices(problem: Problem, options: SearchOptions) -> Fewest:
 
 
 def contexts(problem: Problem, options: SearchOptions) -> Iterator[SearchContext]:
-    """One context per tensor degree that is searched."""
+    """One context per choice of the degrees that are searched."""
     clock = Clock(options.time_limit_s)
     options = settled(problem, options)
     for variant in variants(problem, options):

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from commandline import GPT2, Call, call, plan_file
 
-from api.commands.workload import GivenWorkload, Precision, workload_of
+from api.commands.fixing import fixed
+from api.commands.workload import GivenWorkload, Precision, searched_of, workload_of
 from planner import Communication, Inference, Recomputation, Training
 from planner.errors import InputError
+from planner.options import Decision, SearchOptions
 
 __all__ = ["call"]
 CARRIED = Training(global_batch_size=8, microbatch_size=2, optimizer_bytes_per_parameter=0.0)
@@ -47,7 +49,14 @@ def test_inference_of_a_carried_training_keeps_the_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [{"zero": 1}, {"recomputation": Recomputation.FULL}, {"optimizer_bytes_per_parameter": 1.0}]
+    "option",
+    [
+        {"zero": 1},
+        {"recomputation": Recomputation.FULL},
+        {"optimizer_bytes_per_parameter": 1.0},
+        {"sequence_parallel": False},
+        {"offload_optimizer": True},
+    ],
 )
 def test_training_options_of_an_inference_are_refused(option: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="about training"):
@@ -77,6 +86,34 @@ def test_every_option_reaches_the_problem(call: Call, tmp_path: Path) -> None:
         zero=1,
     )
     assert problem.profiles[0].dtype == "float32"
+
+
+def test_groups_inside_a_stage_and_what_is_kept_where_reach_the_plan(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    words = ["--context", "2", "--expert", "1", "--no-sequence-parallel", "--offload-optimizer", "--zero", "0"]
+    assert call(*GPT2, *words, "--recompute", "none", "--tensor", "1", "-o", path).status == 0
+    found = plan_file(path)
+    work = found.problem.workload
+    assert isinstance(work, Training)
+    assert (work.context, work.expert, work.sequence_parallel, work.offload_optimizer) == (2, 1, False, True)
+    assert found.result.plan is not None
+    assert {stage.context for stage in found.result.plan.stages} == {2}
+
+
+def test_context_and_expert_degrees_are_searched_by_word_only() -> None:
+    usual = (Decision.TENSOR, Decision.ZERO, Decision.RECOMPUTATION)
+    assert searched_of(GivenWorkload(), by_default=True) == usual
+    assert searched_of(GivenWorkload(inference=True), by_default=True) == (Decision.TENSOR,)
+    by_word = GivenWorkload(tensor=2, auto=(Decision.CONTEXT, Decision.EXPERT, Decision.ZERO))
+    assert searched_of(by_word, by_default=False) == (Decision.ZERO, Decision.CONTEXT, Decision.EXPERT)
+    inference = GivenWorkload(inference=True, auto=(Decision.CONTEXT, Decision.ZERO))
+    assert searched_of(inference, by_default=False) == (Decision.CONTEXT,)
+
+
+def test_fixed_degrees_win_over_auto() -> None:
+    given = GivenWorkload(auto=(Decision.CONTEXT, Decision.EXPERT))
+    pinned, _ = fixed("context=2,expert=4", given, SearchOptions())
+    assert (pinned.context, pinned.expert, pinned.auto) == (2, 4, ())
 
 
 def test_the_search_options_reach_the_plan(call: Call, tmp_path: Path) -> None:
