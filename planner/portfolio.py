@@ -76,6 +76,7 @@ class Searched:
     floor_s: float
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     contributions: list[Contribution] = field(default_factory=list)
+    equal_done: bool = False
 
     @property
     def best_s(self) -> float:
@@ -145,11 +146,13 @@ def _run(each: Searched, step: Step, clock: Clock, known: tuple[Candidate, ...])
     """Run the optimizer on the variant, with all that is known."""
     own = tuple(candidate for outcome in each.outcomes.values() for candidate in outcome.candidates)
     context = replace(each.context, clock=clock, incumbents=(*known, *own))
+    context = replace(context, equal_done=not step.equal and each.equal_done)
     if step.equal:
         context = replace(context, options=replace(context.options, replication=Replication.EQUAL))
     started = time.monotonic()
     outcome = OPTIMIZERS[step.optimizer].search(context)
     if step.equal:
+        each.equal_done = outcome.finished
         outcome = replace(outcome, exact=False, bound_s=None)
     each.outcomes[step.optimizer] = outcome
     each.contributions.append(_contribution(context, step.optimizer, outcome, time.monotonic() - started))

@@ -62,13 +62,17 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchContext:
-    """One search: problem, options, the shared cost model, the clock, and candidates of earlier optimizers."""
+    """One search: problem, options, the shared cost model, the clock, and candidates of earlier optimizers.
+
+    `equal_done`: chain_dp has searched equal replication degrees for this problem to the end.
+    """
 
     problem: Problem
     options: SearchOptions
     costs: CostModel
     clock: Clock
     incumbents: tuple[Candidate, ...] = ()
+    equal_done: bool = False
 
     @property
     def search_model(self) -> SearchModel:

@@ -105,7 +105,8 @@ class _Search:
             together = options.replication is Replication.ANY and self._affordable(degrees)
             if not together and options.replication is Replication.ANY:
                 self._restricted()
-            sets = [tuple(degrees)] if together and degrees else [(degree,) for degree in degrees]
+            alone = [] if self.context.equal_done else [(degree,) for degree in degrees]
+            sets = [tuple(degrees)] if together and degrees else alone
             made += [setting_of(query, batch, chosen, options.num_stages) for chosen in sets]
         return made
 

@@ -21,10 +21,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from planner.bounds.base import BoundQuery
+from planner.costs.communication import Group
 from planner.costs.intervals import Array
 from planner.costs.objective import objective_s
 from planner.errors import InputError
-from planner.optimizers._chain_space import ChainSpace, Config
+from planner.optimizers._chain_settings import query_of
+from planner.optimizers._chain_space import ChainSpace, Config, device_classes
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
 from planner.options import Level, Objective, Replication
 from planner.plan import Plan, Stage
@@ -67,13 +70,14 @@ class VirtualStages:
         """The best shapes of every placement, each with the first schedule that it is legal for."""
         found: list[Candidate] = []
         best = min((c.objective_s for c in context.incumbents), default=math.inf)
+        classes = device_classes(context.problem, context.problem.workload.tensor)
         for placement in (Placement.LOOP, Placement.V):
             names = [name for name in context.virtual_schedules if SCHEDULES[name].placement is placement]
-            shapes = [shape for shape in _shapes(context, placement) if shape.estimate_s < best] if names else []
-            for shape in shapes[:MAX_SHAPES]:
-                if context.clock.expired():
+            ideas = _ideas(context, placement, len(classes[0])) if names and classes else []
+            for idea in ideas[:MAX_SHAPES]:
+                if context.clock.expired() or idea.estimate_s >= best:
                     break
-                found += _candidates(context, shape, names)
+                found += _candidates(context, _shape(context, idea, classes), names)
         return Outcome(
             candidates=tuple(sorted(found, key=lambda c: c.objective_s)),
             exact=False,
@@ -83,48 +87,64 @@ class VirtualStages:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Idea:
+    """One way to use the groups, before anything but its estimate is known."""
+
+    estimate_s: float
+    placement: Placement
+    batch: tuple[int, int]
+    degree: int
+    ranks: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """One way to use the groups; `estimate_s` ranks it."""
+    """An idea with its prices."""
 
     placement: Placement
     space: ChainSpace
     config: Config
     ranks: int
     stages: int
-    estimate_s: float
 
     def rank(self, stage: int) -> int:
         return rank_at(self.placement, stage, self.ranks)
 
 
-def _shapes(context: SearchContext, placement: Placement) -> list[_Shape]:
-    """All shapes, the most promising first."""
-    found = []
+def _ideas(context: SearchContext, placement: Placement, groups: int) -> list[_Idea]:
+    """All of them, the most promising first. O(batches x degrees x layers)."""
+    found = list[_Idea]()
+    query = query_of(context)
     for batch in context.batches():
         for degree in [1] if context.options.replication is Replication.NONE else divisors(batch[0]):
-            space = ChainSpace(context, context.schedules[0], batch, (degree,))
-            if space.configs:
-                found += list(_of_space(space, placement, context.options.num_stages))
-    return sorted(found, key=lambda s: (s.estimate_s, s.stages))
+            found += _of_degree(context, query, placement, batch, degree, groups // degree)
+    return sorted(found, key=lambda idea: (idea.estimate_s, idea.stages))
 
 
-def _of_space(space: ChainSpace, placement: Placement, wanted: int | None) -> Iterator[_Shape]:
+def _of_degree(
+    context: SearchContext, query: BoundQuery, placement: Placement, batch: tuple[int, int], degree: int, ranks: int
+) -> Iterator[_Idea]:
     """Every number of stages per rank at one batch and degree."""
-    ranks, count = space.capacity[0] // space.configs[0].replicas, space.num_microbatches
-    if ranks < 2 or (placement is Placement.LOOP and count % ranks):
+    layers, count, wanted = len(context.problem.index), batch[1], context.options.num_stages
+    if ranks < 2 or 2 * ranks > layers or (placement is Placement.LOOP and count % ranks):
         return
-    whole = float(space.passes(space.levels[0], space.configs[0])[0, space.num_layers])
-    most = 2 if placement is Placement.V else space.num_layers // ranks
-    for per_rank in range(2, most + 1):
-        if ranks * per_rank <= space.num_layers and wanted in (None, ranks * per_rank):
-            yield _Shape(
+    whole = math.fsum(min(row) for row in zip(*query.passes(batch[0], degree), strict=True))
+    for per_rank in range(2, (2 if placement is Placement.V else layers // ranks) + 1):
+        if wanted in (None, ranks * per_rank):
+            yield _Idea(
+                estimate_s=(count + (ranks - 1) / per_rank) * whole / ranks,
                 placement=placement,
-                space=space,
-                config=space.configs[0],
+                batch=batch,
+                degree=degree,
                 ranks=ranks,
                 stages=ranks * per_rank,
-                estimate_s=(count + (ranks - 1) / per_rank) * whole / ranks,
             )
+
+
+def _shape(context: SearchContext, idea: _Idea, classes: list[list[Group]]) -> _Shape:
+    space = ChainSpace(context, context.schedules[0], idea.batch, (idea.degree,), classes=classes)
+    return _Shape(placement=idea.placement, space=space, config=space.configs[0], ranks=idea.ranks, stages=idea.stages)
 
 
 def _candidates(context: SearchContext, shape: _Shape, names: list[str]) -> list[Candidate]:
