@@ -26,6 +26,7 @@ from planner.costs.communication import Group
 from planner.costs.intervals import Array
 from planner.costs.objective import objective_s
 from planner.errors import InputError
+from planner.joint import spreads_experts
 from planner.optimizers._chain_settings import query_of
 from planner.optimizers._chain_space import ChainSpace, Config, device_classes
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
@@ -115,9 +116,10 @@ class _Shape:
 def _ideas(context: SearchContext, placement: Placement, groups: int) -> list[_Idea]:
     """All of them, the most promising first. O(batches x degrees x layers)."""
     found = list[_Idea]()
-    query = query_of(context)
+    query, options = query_of(context), context.options
     for batch in context.batches():
-        for degree in [1] if context.options.replication is Replication.NONE else divisors(batch[0]):
+        degrees = [1] if options.replication is Replication.NONE else divisors(batch[0])
+        for degree in (d for d in degrees if spreads_experts(context.problem.workload, options.replica_mode, d)):
             found += _of_degree(context, query, placement, batch, degree, groups // degree)
     return sorted(found, key=lambda idea: (idea.estimate_s, idea.stages))
 

@@ -273,3 +273,8 @@ def test_virtual_stages_have_groups_too() -> None:
     stage: Stage = found.candidates[0].plan.stages[0]
     assert (stage.context, len(stage.replicas[0])) == (2, 2)
     assert verify(found.candidates[0].plan, problem) == ()
+    spread = chain_problem(
+        [(1.0, 2.0)] * 8, devices=8, num_microbatches=8, workload={"expert": 2, "microbatch_size": None}
+    )
+    found = search("virtual_stages", spread, SearchOptions(schedule="interleaved_1f1b"))
+    assert {len(stage.replicas) % 2 for c in found.candidates for stage in c.plan.stages} == {0}
