@@ -69,6 +69,7 @@ class Problem:
     def with_workload(self, workload: Training | Inference) -> Problem:
         """The same problem with another workload; what was derived from the rest is shared. InputError as ever."""
         check_workload(workload, len(self.cluster.devices))
+        _ = self.network, self.index
         other = copy(self)
         object.__setattr__(other, "workload", workload)
         return other

@@ -24,7 +24,12 @@ class LeastSeconds:
 
 
 def least_seconds(query: BoundQuery, microbatch_size: int, num_microbatches: int) -> LeastSeconds:
-    """O(layers x degrees x device types)."""
+    """O(layers x degrees x device types) the first time."""
+    batch = (microbatch_size, num_microbatches)
+    return query.remember("least", batch, lambda: _least_seconds(query, microbatch_size, num_microbatches))
+
+
+def _least_seconds(query: BoundQuery, microbatch_size: int, num_microbatches: int) -> LeastSeconds:
     n = len(query.problem.index)
     passes, forwards, groups, periods = ([float("inf")] * n for _ in range(4))
     split = query.replica_mode is ReplicaMode.SPLIT

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from planner.cluster import Route
 from planner.costs.communication import all_to_all_s, ring_all_reduce_s, ring_pass_s
@@ -18,6 +19,8 @@ from planner.problem import Problem
 from planner.registry import Registry
 from planner.schedules import SCHEDULES, Placement
 from planner.workload import Recomputation, ReplicaMode
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +67,8 @@ class BoundQuery:
     @cached_property
     def groups(self) -> dict[str, int]:
         """Device type -> number of device groups that it can form."""
-        size, counts = self.problem.workload.tensor * self.problem.workload.context, dict[str, int]()
-        for device in self.problem.cluster.devices:
-            if device.type in self.problem.profile_of:
-                counts[device.type] = counts.get(device.type, 0) + 1
+        size = self.problem.workload.tensor * self.problem.workload.context
+        counts = Counter(d.type for d in self.problem.cluster.devices if d.type in self.problem.profile_of)
         return {kind: count // size for kind, count in counts.items() if count >= size}
 
     def degrees(self, microbatch_size: int, num_microbatches: int) -> list[int]:
@@ -84,6 +85,20 @@ class BoundQuery:
 
     def both_passes(self, microbatch_size: int, degree: int) -> list[tuple[list[float], list[float]]]:
         """Per usable device type: forward and backward seconds of every layer, the latter with its recomputation."""
+        key = ("both_passes", *self._asked, microbatch_size, degree)
+        return self.costs.remember(key, lambda: self._both_passes(microbatch_size, degree))
+
+    @property
+    def _asked(self) -> tuple[object, ...]:
+        """What least seconds depend on, beside the batch."""
+        work = self.problem.workload
+        return (work.tensor, work.context, work.expert, self.levels, self.replica_mode, self.replication)
+
+    def remember(self, name: str, batch: tuple[int, int], make: Callable[[], T]) -> T:
+        """What `make` returned for this batch and what the query asks the first time."""
+        return self.costs.remember((name, *self._asked, *batch), make)
+
+    def _both_passes(self, microbatch_size: int, degree: int) -> list[tuple[list[float], list[float]]]:
         split = self.replica_mode is ReplicaMode.SPLIT
         samples = microbatch_size / ((degree if split else 1) * self.problem.workload.context)
         training, runs = self.problem.training, self.problem.index.runs_backward
@@ -126,15 +141,20 @@ class BoundQuery:
         work = self.problem.workload
         if work.tensor * work.context * work.expert == 1:
             return dict.fromkeys(self.groups)
-        ends: dict[str, float] = dict.fromkeys(self.groups, 0.0)
+        ends = self.costs.remember(("widest",), self._widest_ends)
+        return {
+            kind: Route(bandwidth_bytes_per_s=ends[kind], latency_s=0.0) if ends.get(kind) else None
+            for kind in self.groups
+        }
+
+    def _widest_ends(self) -> dict[str, float]:
+        ends: dict[str, float] = {}
         for link in self.problem.cluster.links:
             for end in (link.a, link.b):
                 device = self.problem.devices.get(end)
-                if device is not None and device.type in ends:
-                    ends[device.type] = max(ends[device.type], link.bandwidth_bytes_per_s)
-        return {
-            kind: Route(bandwidth_bytes_per_s=width, latency_s=0.0) if width else None for kind, width in ends.items()
-        }
+                if device is not None:
+                    ends[device.type] = max(ends.get(device.type, 0.0), link.bandwidth_bytes_per_s)
+        return ends
 
 
 class Bound(Protocol):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from planner.cluster import DeviceKind, Route
 from planner.costs.communication import (
@@ -31,6 +31,8 @@ from planner.workload import Recomputation, ReplicaMode
 
 if TYPE_CHECKING:
     from planner.costs.intervals import Intervals
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,13 @@ class CostModel:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._prices: dict[tuple[str, float, int], LayerPrices] = {}
+        self._memory_of: dict[tuple[object, ...], object] = {}
+
+    def remember(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
+        """What `make` returned for this key the first time; for what follows from the problem and the key alone."""
+        if key not in self._memory_of:
+            self._memory_of[key] = make()
+        return cast("T", self._memory_of[key])
 
     def layer_prices(self, device_type: str, samples: float, tensor: int) -> LayerPrices:
         """See `planner.costs.compute.layer_prices`."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from itertools import product
+from collections.abc import Sequence
+from itertools import accumulate, pairwise, product
 
 from planner.costs.communication import Group
 from planner.costs.objective import objective_s
 from planner.joint import spreads_experts
+from planner.optimizers._chain_space import ChainSpace, device_classes
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
 from planner.options import Level, Objective, Replication
 from planner.plan import Plan, Stage
@@ -15,7 +17,9 @@ from planner.problem import Problem
 from planner.verify import verify
 from planner.workload import ReplicaMode
 
-WORTH_TRYING = 1.25
+MAX_LAYERS = 1500
+"""Up to so many layers tables of intervals say whether a split has room."""
+WORTH_TRYING = 1.0
 """Shapes whose estimate is more than this times the best plan's value are not tried."""
 
 
@@ -44,13 +48,14 @@ class Uniform:
         Those with the smallest estimate first; none whose estimate is much above the best that was found.
         """
         groups, found, finished = listed_groups(context.problem), list[Candidate](), True
+        room = _Room(context)
         best = min((c.objective_s for c in context.incumbents), default=math.inf)
         for number, (estimate_s, batch, stages) in enumerate(_shapes(context, groups)):
             worth = estimate_s <= WORTH_TRYING * best or number < context.options.num_finalists
             if context.clock.expired() or not worth:
                 finished = not context.clock.expired()
                 break
-            fitting = _fitting(context, groups, stages, batch)
+            fitting = _fitting(context, groups, stages, batch, room.levels(len(groups), stages, batch))
             if fitting is not None:
                 found.append(fitting)
                 best = min(best, fitting.objective_s)
@@ -118,9 +123,44 @@ def _stage_counts(context: SearchContext, groups: int) -> list[int]:
     return [s for s in counts if s <= len(context.problem.index) and wanted in (None, s)]
 
 
-def _fitting(context: SearchContext, groups: list[Group], num_stages: int, batch: tuple[int, int]) -> Candidate | None:
+class _Room:
+    """At which levels equal splits have room: read off tables where there is one class of devices, for few layers."""
+
+    def __init__(self, context: SearchContext) -> None:
+        work = context.problem.workload
+        self.context, self.spaces = context, dict[tuple[int, int], ChainSpace]()
+        self.classes = device_classes(context.problem, work.tensor)
+        split = context.options.replica_mode is ReplicaMode.SPLIT
+        self.known = split and len(self.classes) == 1 and len(context.problem.index) <= MAX_LAYERS
+
+    def levels(self, groups: int, num_stages: int, batch: tuple[int, int]) -> Sequence[Level]:
+        """The levels that are worth trying; all where no table says."""
+        replicas = groups // num_stages
+        if not self.known:
+            return self.context.levels
+        if batch[0] % replicas:
+            return ()
+        key = (batch[0], replicas)
+        if key not in self.spaces:
+            self.spaces[key] = ChainSpace(
+                self.context, self.context.schedules[0], batch, (replicas,), classes=self.classes
+            )
+        space = self.spaces[key]
+        return [level for level in space.levels if space.configs and self._fits(space, level, num_stages)]
+
+    def _fits(self, space: ChainSpace, level: Level, num_stages: int) -> bool:
+        ends = list(accumulate(equal_sizes(space.num_layers, num_stages), initial=0))
+        return all(
+            space.excess_at(level, space.configs[0], space.held(num_stages - s))[i, j] <= 0
+            for s, (i, j) in enumerate(pairwise(ends))
+        )
+
+
+def _fitting(
+    context: SearchContext, groups: list[Group], num_stages: int, batch: tuple[int, int], levels: Sequence[Level]
+) -> Candidate | None:
     """At the first level that fits, the same for all stages."""
-    plans = (_plan(context, groups, num_stages, batch, level) for level in context.levels)
+    plans = (_plan(context, groups, num_stages, batch, level) for level in levels)
     return next((c for plan in plans if (c := _candidate(context, plan)) is not None), None)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from planner.bounds.base import BoundQuery
 from planner.costs.communication import Group
+from planner.costs.holding import Holding
 from planner.costs.intervals import Array
 from planner.costs.objective import objective_s
 from planner.errors import InputError
@@ -32,7 +33,7 @@ from planner.optimizers._chain_space import ChainSpace, Config, device_classes
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
 from planner.options import Level, Objective, Replication
 from planner.plan import Plan, Stage
-from planner.schedules import SCHEDULES, Placement, rank_at
+from planner.schedules import SCHEDULES, Kept, PipelineShape, Placement, rank_at
 from planner.verify import verify
 from planner.workload import ReplicaMode
 
@@ -154,9 +155,26 @@ def _candidates(context: SearchContext, shape: _Shape, names: list[str]) -> list
     cuts = _cuts(shape)
     if cuts is None:
         return []
-    levels = [level for level in shape.space.levels if _may_fit(shape, level, cuts)]
-    trials = ((_candidate(context, shape, cuts, level, name) for level in levels) for name in names)
-    return [found for trial in trials if (found := next(filter(None, trial), None)) is not None]
+    found = []
+    for name in names:
+        holding = Holding(SCHEDULES[name], _pipeline(shape))
+        trials = (
+            _candidate(context, shape, cuts, level, name)
+            for level in shape.space.levels
+            if _may_fit(shape, level, cuts, holding)
+        )
+        found += [c for c in [next(filter(None, trials), None)] if c is not None]
+    return found
+
+
+def _pipeline(shape: _Shape) -> PipelineShape:
+    """The shape as schedules see it."""
+    return PipelineShape(
+        num_stages=shape.stages,
+        num_microbatches=shape.space.num_microbatches,
+        dealt=(1,) * shape.stages,
+        rank_of=tuple(map(shape.rank, range(shape.stages))),
+    )
 
 
 def _candidate(context: SearchContext, shape: _Shape, cuts: list[int], level: Level, schedule: str) -> Candidate | None:
@@ -170,13 +188,16 @@ def _candidate(context: SearchContext, shape: _Shape, cuts: list[int], level: Le
     return Candidate(plan=plan, objective_s=value)
 
 
-def _may_fit(shape: _Shape, level: Level, cuts: list[int]) -> bool:
-    """Whether every rank has room for what its stages always hold and one microbatch of each: quick, and necessary."""
-    limit, needs = shape.space.limit_bytes(shape.config), [0.0] * shape.ranks
-    excess = shape.space.excess_at(level, shape.config, 1)
-    for s, (i, j) in enumerate(pairwise(cuts)):
-        needs[shape.rank(s)] += float(excess[i, j]) + limit
-    shared = (shape.stages // shape.ranks) * float(shape.space.workspace_bytes(shape.config))
+def _may_fit(shape: _Shape, level: Level, cuts: list[int], holding: Holding) -> bool:
+    """Whether every rank has room for what its stages always hold and keep at once: quick, and necessary."""
+    space, config = shape.space, shape.config
+    limit, always, one = space.limit_bytes(config), *(space.excess_at(level, config, held) for held in (0, 1))
+    intervals = list(pairwise(cuts))
+    peaks = holding.peak_bytes([Kept(from_forward=int((one - always)[i, j])) for i, j in intervals])
+    needs = [float(peaks[rank]) for rank in range(shape.ranks)]  # stage r < P is on rank r
+    for s, (i, j) in enumerate(intervals):
+        needs[shape.rank(s)] += float(always[i, j]) + limit
+    shared = (shape.stages // shape.ranks) * float(space.workspace_bytes(config))
     return max(needs) - shared <= limit
 
 
