@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from planner.certificates import PROVEN_GAP, certificates
 from planner.checks import check_number
 from planner.codec import fingerprint
-from planner.costs.model import CostModel
+from planner.costs.model import CostModel, PricedPlan
 from planner.errors import InputError, InternalError
 from planner.explanations.bottleneck import explained_time
 from planner.explanations.remedies import remedied
@@ -26,10 +26,10 @@ from planner.portfolio import Searched, search
 from planner.problem import Problem
 from planner.result import Infeasibility, PlanResult, SearchReport, Status
 from planner.schedules import SCHEDULES
-from planner.simulation.estimate import simulate_plan
+from planner.simulation.estimate import estimate_priced, simulate_priced
 from planner.targets import check_target
 from planner.timeline import Estimate, Timeline
-from planner.verify import verify
+from planner.verify import priced_and_verified, verify
 
 SHARE_OF_WHAT_IFS, LEAST_WHAT_IFS_S = 0.2, 0.5
 """What-ifs of an answer may take this share of its search's time, and so many seconds more."""
@@ -89,12 +89,12 @@ def _explained(problem: Problem, result: PlanResult, options: SearchOptions) -> 
 
 def estimate(problem: Problem, plan: Plan) -> Estimate:
     """Price and simulate a plan that somebody brings. InputError when it is malformed (`verify` says what else)."""
-    return _simulated(problem, plan)[1]
+    return estimate_priced(problem, _priced(problem, plan))
 
 
 def simulate(problem: Problem, plan: Plan) -> Timeline:
     """The timeline of one iteration of the plan."""
-    return _simulated(problem, plan)[0]
+    return simulate_priced(problem, _priced(problem, plan))[0]
 
 
 def check_options(problem: Problem, options: SearchOptions) -> None:
@@ -124,11 +124,13 @@ def _check_name(name: str, known: tuple[str, ...], kind: str) -> None:
         raise InputError(f"unknown {kind} {name!r}: use auto, {', '.join(known)}", pointer=f"/options/{kind}")
 
 
-def _simulated(problem: Problem, plan: Plan) -> tuple[Timeline, Estimate]:
-    fatal = [v for v in verify(plan, problem) if v.code != "memory"]
-    if fatal:
+def _priced(problem: Problem, plan: Plan) -> PricedPlan:
+    """The prices of a plan that is well-formed, if too large for the memory."""
+    priced, found = priced_and_verified(plan, problem)
+    fatal = [v for v in found if v.code != "memory"]
+    if fatal or priced is None:
         raise InputError("; ".join(v.message for v in fatal[:3]), pointer="/plan")
-    return simulate_plan(problem, plan)
+    return priced
 
 
 def _with_plan(context: SearchContext, searched: list[Searched], ranked: list[Finalist], started: float) -> PlanResult:

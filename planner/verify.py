@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from planner.codec import fingerprint
 from planner.costs.compute import CANNOT_RUN_S
-from planner.costs.model import CostModel, shape_of
+from planner.costs.model import CostModel, PricedPlan, shape_of
 from planner.errors import InputError
 from planner.graph import NOUN_CONFIG
 from planner.plan import Plan, Stage
@@ -33,13 +33,24 @@ def verify(plan: Plan, problem: Problem, costs: CostModel | None = None) -> tupl
 
     Ids and structure are checked first; memory, routes and legality of the schedule only on a well-formed plan.
     """
+    return priced_and_verified(plan, problem, costs)[1]
+
+
+def priced_and_verified(
+    plan: Plan, problem: Problem, costs: CostModel | None = None
+) -> tuple[PricedPlan | None, tuple[Violation, ...]]:
+    """The same with the prices, for those who go on with them; None where the plan has no price."""
     found = list(_structure(plan, problem))
+    if not found:
+        found = [*_order(plan, problem), *_batches(plan, problem), *_devices(plan, problem)]
     if found:
-        return tuple(found)
-    found = [*_order(plan, problem), *_batches(plan, problem), *_devices(plan, problem)]
-    if found:
-        return tuple(found)
-    return tuple(_prices(plan, problem, costs or CostModel(problem)))
+        return None, tuple(found)
+    try:
+        SCHEDULES[plan.schedule].check(shape_of(problem, plan))
+        priced = (costs or CostModel(problem)).price(plan)
+    except InputError as fault:
+        return None, (_violation("price", str(fault)),)
+    return priced, tuple(_prices(priced))
 
 
 def _violation(code: str, message: str) -> Violation:
@@ -152,14 +163,8 @@ def _devices(plan: Plan, problem: Problem) -> Iterator[Violation]:
                 )
 
 
-def _prices(plan: Plan, problem: Problem, costs: CostModel) -> Iterator[Violation]:
-    """Legality of the schedule, layers that a device cannot run, missing routes, memory."""
-    try:
-        SCHEDULES[plan.schedule].check(shape_of(problem, plan))
-        priced = costs.price(plan)
-    except InputError as fault:
-        yield _violation("price", str(fault))
-        return
+def _prices(priced: PricedPlan) -> Iterator[Violation]:
+    """Layers that a device cannot run, memory."""
     for number, stage in enumerate(priced.stages):
         if stage.pass_s >= CANNOT_RUN_S:
             yield _violation("devices", f"stage {number} has layers that its device type cannot run: move them")

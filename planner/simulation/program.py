@@ -9,14 +9,15 @@ passes of the others go on meanwhile.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from planner.costs.communication import ring_route
-from planner.costs.model import PricedPlan, PricedStage, PricedTransfer, tied_between_stages
-from planner.costs.stage import tied_all_reduce_s
+from planner.costs.model import PricedPlan, PricedTransfer
 from planner.problem import Problem
 from planner.schedules import SCHEDULES, Worker
 from planner.simulation.engine import Task
+from planner.simulation.flows import pass_seconds
+from planner.simulation.tails import tied_sums
+from planner.simulation.wires import Wires
 from planner.timeline import Action, ActionKind
 from planner.workload import Communication
 
@@ -43,15 +44,25 @@ def build(problem: Problem, priced: PricedPlan) -> Program:
     return _Builder(problem, priced).build()
 
 
+def running_workers(priced: PricedPlan) -> tuple[Worker, ...]:
+    """The schedule's workers; their orders have no backward passes of stages that run none."""
+    workers = SCHEDULES[priced.plan.schedule].workers(priced.shape)
+    runs = [stage.parts.runs_backward for stage in priced.stages]
+    if all(runs):
+        return workers
+    return tuple(
+        replace(worker, order=[p for p in worker.order if p.kind is ActionKind.FORWARD or runs[p.stage]])
+        for worker in workers
+    )
+
+
 class _Builder:
     def __init__(self, problem: Problem, priced: PricedPlan) -> None:
         self.problem, self.priced = problem, priced
-        schedule = SCHEDULES[priced.plan.schedule]
-        self.workers = schedule.workers(priced.shape)
-        self.program = Program(workers=self.workers, num_resources=2 * len(self.workers))
-        self.worker_of = {(s, w.replica): n for n, w in enumerate(self.workers) for s in w.stages}
+        self.workers = running_workers(priced)
+        self.program = Program(workers=self.workers)
+        self.wires = Wires(problem=problem, priced=priced, workers=self.workers, first=2 * len(self.workers))
         self.task_of: dict[Action, int] = {}
-        self.link_resource: dict[tuple[object, ...], int] = {}
         self.blocking = problem.workload.communication is Communication.BLOCKING
 
     def build(self) -> Program:
@@ -67,6 +78,7 @@ class _Builder:
             for microbatch in range(self.priced.plan.num_microbatches):
                 self._add_transfer(transfer, microbatch)
         self._add_tails()
+        self.program.num_resources = self.wires.num_resources
         return self.program
 
     def _add(self, task: Task) -> int:
@@ -75,14 +87,12 @@ class _Builder:
 
     def _add_action(self, worker: int, action: Action) -> None:
         stage = self.priced.stages[action.stage]
-        if action.kind is not ActionKind.FORWARD and not stage.parts.runs_backward:
-            return
         change = stage.kept.change(action.kind)
         self.task_of[action] = self._add(
             Task(
                 label=str(action),
                 category="compute",
-                seconds=_seconds(stage, action.kind),
+                seconds=pass_seconds(stage, action.kind),
                 resources=(worker,),
                 queue=worker,
                 account=worker,
@@ -103,7 +113,7 @@ class _Builder:
             Action(b, ActionKind.FORWARD, microbatch),
             transfer.forward_bytes,
         )
-        if self.priced.stages[a].parts.runs_backward and self.problem.training is not None:
+        if self.wires.has_gradient(transfer):
             self._send(
                 transfer,
                 self._gradient(b, microbatch),
@@ -126,7 +136,7 @@ class _Builder:
         wire = num_bytes / transfer.share
         seconds = transfer.route.seconds(wire)
         ends = (self._worker(made), self._worker(read))
-        links = self._links(transfer, made, read)
+        links = self.wires.links(made.stage, read.stage, made.microbatch)
         sent = self._add(
             Task(
                 label=f"send {made} -> {read}",
@@ -140,34 +150,10 @@ class _Builder:
         reader.needs.append(sent)
 
     def _worker(self, action: Action) -> int:
-        return self.worker_of[action.stage, action.microbatch % self.priced.shape.dealt[action.stage]]
+        return self.wires.worker(action.stage, action.microbatch)
 
     def _blocked(self, ends: tuple[int, int]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(ends))
-
-    def _links(self, transfer: PricedTransfer, made: Action, read: Action) -> tuple[int, ...]:
-        """Resources of the link directions that the transfer's first pair of devices uses."""
-        source, target = self._device(made), self._device(read)
-        route = self.problem.network.route(source, target)
-        if route is None:
-            return ()
-        links = self.problem.cluster.links
-        keys = [
-            (number, forward) if links[number].shared else (number, forward, source, target)
-            for number, forward in route.hops
-        ]
-        return tuple(self._resource(key) for key in keys)
-
-    def _device(self, action: Action) -> str:
-        stage = self.priced.plan.stages[action.stage]
-        replica = action.microbatch % self.priced.shape.dealt[action.stage]
-        return stage.replicas[replica][0]
-
-    def _resource(self, key: tuple[object, ...]) -> int:
-        if key not in self.link_resource:
-            self.link_resource[key] = self.program.num_resources
-            self.program.num_resources += 1
-        return self.link_resource[key]
 
     def _add_tails(self) -> None:
         if self.problem.training is None:
@@ -209,13 +195,8 @@ class _Builder:
         return tuple(len(self.workers) + worker for worker in workers)
 
     def _add_tied(self, done: list[list[int]]) -> list[list[int]]:
-        stage_of = [-1] * len(self.problem.index)
-        for number, stage in enumerate(self.priced.stages):
-            for layer in stage.layers:
-                stage_of[layer] = number
         after = [list(needs) for needs in done]
-        for holders, shared in tied_between_stages(self.problem, stage_of):
-            seconds = self._tied_seconds(holders, shared)
+        for holders, seconds in tied_sums(self.problem, self.priced):
             workers = sorted({n for n, w in enumerate(self.workers) if set(w.stages) & set(holders)})
             task = Task(
                 label="tied all-reduce",
@@ -228,21 +209,3 @@ class _Builder:
             for holder in holders:
                 after[holder] = [number]
         return after
-
-    def _tied_seconds(self, holders: tuple[int, ...], shared: int) -> float:
-        plan = self.priced.plan
-        route = ring_route(self.problem, [plan.stages[s].replicas[0][0] for s in holders])
-        tensor = plan.stages[holders[0]].tensor
-        return float(tied_all_reduce_s(self.problem, shared, len(holders), tensor, route))
-
-
-def _seconds(stage: PricedStage, kind: ActionKind) -> float:
-    match kind:
-        case ActionKind.FORWARD:
-            return float(stage.seconds.forward_s)
-        case ActionKind.BACKWARD:
-            return float(stage.seconds.backward_s)
-        case ActionKind.INPUT_GRADIENT:
-            return stage.split.input_s
-        case ActionKind.WEIGHT_GRADIENT:
-            return stage.split.weight_s
