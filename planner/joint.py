@@ -59,10 +59,9 @@ def levels_of(workload: Training | Inference, options: SearchOptions) -> tuple[L
     if isinstance(workload, Inference):
         return (Level(Recomputation.NONE, 0),)
     kinds = tuple(Recomputation) if Decision.RECOMPUTATION in options.searched else (workload.recomputation,)
-    if Decision.ZERO in options.searched:
-        shards = [(zero, reshard) for zero in SEARCHED_ZERO for reshard in ((False, True) if zero == 3 else (True,))]
-    else:
-        shards = [(workload.zero, workload.reshard or workload.zero < 3)]
+    stages = SEARCHED_ZERO if Decision.ZERO in options.searched else (workload.zero,)
+    whole = (False, True) if Decision.RESHARD in options.searched else (workload.reshard,)
+    shards = [(zero, reshard) for zero in stages for reshard in (whole if zero == 3 else (True,))]
     return tuple(Level(kind, *shard) for kind in kinds for shard in shards)
 
 

@@ -66,8 +66,8 @@ class Replication(StrEnum):
 class Decision(StrEnum):
     """What a joint search decides beside cuts, replication, devices, batches and schedule.
 
-    `tensor`, `context` and `expert`: one degree each for all stages. `zero` (with its resharding) and `recomputation`:
-    per stage.
+    `tensor`, `context` and `expert`: one degree each for all stages. `zero`, `reshard` (of ZeRO stage 3) and
+    `recomputation`: per stage.
     """
 
     TENSOR = "tensor"
@@ -75,6 +75,7 @@ class Decision(StrEnum):
     RECOMPUTATION = "recomputation"
     CONTEXT = "context"
     EXPERT = "expert"
+    RESHARD = "reshard"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,14 @@ class Fixed:
     of_workload: bool
 
 
+def _switch(text: str) -> bool:
+    return {"on": True, "off": False}[text]
+
+
 FIXED = {
     "tensor": Fixed("tensor", int, True),
     "zero": Fixed("zero", int, True),
+    "reshard": Fixed("reshard", _switch, True),
     "context": Fixed("context", int, True),
     "expert": Fixed("expert", int, True),
     "recompute": Fixed("recomputation", Recomputation, True),
@@ -61,7 +66,8 @@ def _is_decision(decision: Fixed) -> bool:
 def _read(name: str, decision: Fixed, value: str) -> Any:
     try:
         return decision.read(value)
-    except ValueError:
+    except (ValueError, KeyError):
         kind = decision.read
         known = ", ".join(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else "a whole number"
+        known = "on or off" if kind is _switch else known
         raise InputError(f"--fix {name}={value!r} is no value of {name}: use {known}") from None

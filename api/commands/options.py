@@ -54,6 +54,14 @@ def recomputation_or_auto(text: str) -> Recomputation | str:
         raise typer.BadParameter(f"{text!r} is none of {', '.join(Recomputation)} and auto") from None
 
 
+def switch_or_auto(text: str) -> bool | str:
+    """`on`, `off` or `auto`; typer shows the fault."""
+    known: dict[str, bool | str] = {"on": True, "off": False, AUTO: AUTO}
+    if text not in known:
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(known)}")
+    return known[text]
+
+
 def _degree(text: str) -> int:
     number = count_or_auto(text)
     if number is None or number < 0:

@@ -18,6 +18,7 @@ from api.commands.options import (
     count_or_auto,
     degree_or_auto,
     recomputation_or_auto,
+    switch_or_auto,
 )
 from api.commands.problems import built_problem
 from api.commands.sourcing import Reading
@@ -35,6 +36,7 @@ INFEASIBLE, LIMIT_REACHED = 3, 4
 COUNT = {"parser": count_or_auto, "metavar": "N|auto"}
 RECOMPUTE = {"parser": recomputation_or_auto, "metavar": f"{'|'.join(Recomputation)}|auto"}
 DEGREE = {"parser": degree_or_auto, "metavar": "N|auto"}
+SWITCH = {"parser": switch_or_auto, "metavar": "on|off|auto"}
 
 
 SourceArgument = Annotated[
@@ -82,6 +84,9 @@ def command(
     zero: Annotated[Any, typer.Option("--zero", help="ZeRO stage of the replicas.", **DEGREE)] = None,
     context: Annotated[Any, typer.Option("--context", help="Devices that share a sample's tokens.", **DEGREE)] = None,
     expert: Annotated[Any, typer.Option("--expert", help="Groups that share routed experts.", **DEGREE)] = None,
+    reshard: Annotated[
+        Any, typer.Option("--reshard", help="Whether ZeRO 3 gathers weights for every pass.", **SWITCH)
+    ] = None,
     sequence_parallel: Annotated[
         bool | None,
         typer.Option("--sequence-parallel/--no-sequence-parallel", help="Divide what lies between a group's products."),
@@ -145,7 +150,8 @@ def command(
     from api.terminal.files import check_writable
 
     check_writable(output)
-    degrees = {"tensor": tensor, "context": context, "expert": expert, "zero": zero, "recomputation": recompute}
+    decided = {"tensor": tensor, "context": context, "expert": expert}
+    decided |= {"zero": zero, "reshard": reshard, "recomputation": recompute}
     given = GivenWorkload(
         global_batch_size=global_batch,
         microbatch_size=microbatch,
@@ -157,8 +163,8 @@ def command(
         communication=communication,
         sequence_parallel=sequence_parallel,
         offload_optimizer=offload_optimizer,
-        **{name: None if word == AUTO else word for name, word in degrees.items()},
-        auto=tuple(decision for decision in Decision if degrees[decision.value] == AUTO),
+        **{name: None if word == AUTO else word for name, word in decided.items()},
+        auto=tuple(decision for decision in Decision if decided[decision.value] == AUTO),
         inference=inference,
         precision=precision,
     )

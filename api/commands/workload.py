@@ -36,11 +36,12 @@ PARAMETER_BYTES = {
     ),
 }
 """Adam keeps two float32 moments; bf16 training adds float32 gradients and master weights (Megatron-LM's default)."""
-BY_WORD = (Decision.CONTEXT, Decision.EXPERT)
-OF_TRAINING = (Decision.ZERO, Decision.RECOMPUTATION)
+BY_WORD = (Decision.CONTEXT, Decision.EXPERT, Decision.RESHARD)
+OF_TRAINING = (Decision.ZERO, Decision.RESHARD, Decision.RECOMPUTATION)
 DTYPE_OF = {Precision.FP32: "float32", Precision.BF16: "bfloat16"}
 FLAGS = {
     "zero": "--zero",
+    "reshard": "--reshard",
     "sequence_parallel": "--sequence-parallel",
     "offload_optimizer": "--offload-optimizer",
     "recomputation": "--recompute",
@@ -69,6 +70,7 @@ class GivenWorkload:
     context: int | None = None
     expert: int | None = None
     zero: int | None = None
+    reshard: bool | None = None
     sequence_parallel: bool | None = None
     offload_optimizer: bool | None = None
     auto: tuple[Decision, ...] = ()
@@ -102,7 +104,8 @@ def workload_of(given: GivenWorkload, carried: Training | Inference | None, dtyp
 def searched_of(given: GivenWorkload, *, by_default: bool) -> tuple[Decision, ...]:
     """The decisions to search: those that are `auto` by word, and by default those of which nothing is said.
 
-    Context and expert degrees are 1 unless a word says otherwise: each multiplies the searches.
+    Context and expert degrees are 1 unless a word says otherwise: each multiplies the searches. Resharding is on: the
+    price of ZeRO 3 without it has gradients that are reduced once and yet never held whole.
     """
     possible = tuple(d for d in Decision if not (given.inference and d in OF_TRAINING))
     unsaid = [d for d in possible if by_default and d not in BY_WORD and getattr(given, d.value) is None]

@@ -56,6 +56,7 @@ def test_inference_of_a_carried_training_keeps_the_batch() -> None:
         {"optimizer_bytes_per_parameter": 1.0},
         {"sequence_parallel": False},
         {"offload_optimizer": True},
+        {"reshard": False},
     ],
 )
 def test_training_options_of_an_inference_are_refused(option: dict[str, Any]) -> None:
@@ -90,14 +91,16 @@ def test_every_option_reaches_the_problem(call: Call, tmp_path: Path) -> None:
 
 def test_groups_inside_a_stage_and_what_is_kept_where_reach_the_plan(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    words = ["--context", "2", "--expert", "1", "--no-sequence-parallel", "--offload-optimizer", "--zero", "0"]
+    words = ["--context", "2", "--expert", "1", "--no-sequence-parallel", "--offload-optimizer"]
+    words += ["--zero", "3", "--reshard", "off"]
     assert call(*GPT2, *words, "--recompute", "none", "--tensor", "1", "-o", path).status == 0
     found = plan_file(path)
     work = found.problem.workload
     assert isinstance(work, Training)
     assert (work.context, work.expert, work.sequence_parallel, work.offload_optimizer) == (2, 1, False, True)
     assert found.result.plan is not None
-    assert {stage.context for stage in found.result.plan.stages} == {2}
+    assert {(stage.context, stage.zero, stage.reshard) for stage in found.result.plan.stages} == {(2, 3, False)}
+    assert call(*GPT2, "--reshard", "maybe").status == 2
 
 
 def test_context_and_expert_degrees_are_searched_by_word_only() -> None:
@@ -112,8 +115,10 @@ def test_context_and_expert_degrees_are_searched_by_word_only() -> None:
 
 def test_fixed_degrees_win_over_auto() -> None:
     given = GivenWorkload(auto=(Decision.CONTEXT, Decision.EXPERT))
-    pinned, _ = fixed("context=2,expert=4", given, SearchOptions())
-    assert (pinned.context, pinned.expert, pinned.auto) == (2, 4, ())
+    pinned, _ = fixed("context=2,expert=4,reshard=off", given, SearchOptions())
+    assert (pinned.context, pinned.expert, pinned.reshard, pinned.auto) == (2, 4, False, ())
+    with pytest.raises(InputError, match="--fix reshard='no' is no value of reshard: use on or off"):
+        fixed("reshard=no", given, SearchOptions())
 
 
 def test_the_search_options_reach_the_plan(call: Call, tmp_path: Path) -> None:

@@ -134,8 +134,11 @@ def test_levels_are_those_of_the_workload_unless_they_are_searched() -> None:
     workload = Training(global_batch_size=1, zero=2, recomputation=Recomputation.FULL)
     assert [(x.recomputation, x.zero) for x in levels_of(workload, SearchOptions())] == [(Recomputation.FULL, 2)]
     both = levels_of(workload, SearchOptions(searched=(Decision.ZERO, Decision.RECOMPUTATION)))
-    assert len(both) == (len(SEARCHED_ZERO) + 1) * len(Recomputation)
-    assert [level.reshard for level in both if level.zero == 3] == [False, True] * len(Recomputation)
+    assert len(both) == len(SEARCHED_ZERO) * len(Recomputation)
+    assert all(level.reshard for level in both)
+    more = levels_of(workload, SearchOptions(searched=(Decision.ZERO, Decision.RECOMPUTATION, Decision.RESHARD)))
+    assert len(more) == (len(SEARCHED_ZERO) + 1) * len(Recomputation)
+    assert [level.reshard for level in more if level.zero == 3] == [False, True] * len(Recomputation)
     assert (both[0].recomputation, both[0].zero) == (Recomputation.NONE, 0)
 
 

@@ -188,7 +188,7 @@ def test_without_resharding_weights_are_gathered_once() -> None:
     """ZeRO 3 on links where a gather takes long: kept weights win where they fit, freed ones where they do not."""
     roomy = _replicated(memory_bytes=2**20)
     tight = _replicated(memory_bytes=19 * 1024)
-    zero = SearchOptions(searched=(Decision.ZERO,), replication=Replication.EQUAL, num_stages=1)
+    zero = SearchOptions(searched=(Decision.ZERO, Decision.RESHARD), replication=Replication.EQUAL, num_stages=1)
     levels = levels_of(roomy.workload, zero)
     assert levels == (
         Level(Recomputation.NONE, 0),
