@@ -19,8 +19,8 @@ from planner.portfolio import OTHER_PLANS, Searched, query_of
 from planner.result import Certificate
 from planner.schedules import SCHEDULES, Placement
 
-PROVEN_GAP = 1e-6
-"""A relative gap up to which a plan counts as proven optimal in its search model."""
+PROVEN_GAP = 2e-6
+"""A relative gap up to which a plan counts as proven optimal in its search model: what solvers' tolerances leave."""
 
 BOUND_GRACE_S = 1.5
 """Bounds may take this long even when the search has used up its time."""

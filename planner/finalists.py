@@ -22,6 +22,8 @@ ROUNDING = 1e-9
 TIE = 0.03
 """Predicted times that differ by less are ties: predictions are no better than that."""
 
+FOR_FEW_MICROBATCHES = "gpipe"
+
 MAX_SIMULATED_ACTIONS = 300_000
 """Finalists after the first are simulated while their actions sum up to at most this many."""
 
@@ -36,24 +38,24 @@ class Finalist:
 
 
 def finalists(context: SearchContext, searched: list[Searched]) -> list[Finalist]:
-    """At most `num_finalists`, the best first."""
+    """The best first: up to `num_finalists` of every source of candidates are simulated, as many are returned."""
     found: list[Finalist] = []
     seen: set[str] = set()
     actions = 0
-    for candidate, name in _candidates(searched):
+    for candidate, name in _candidates(searched, context.options.num_finalists):
         key = repr(
             (candidate.plan.stages, candidate.plan.microbatch_size, name in OTHER_PLANS and candidate.plan.schedule)
         )
         actions += len(candidate.plan.stages) * candidate.plan.num_microbatches * len(context.schedules)
         late = context.clock.expired() or actions > MAX_SIMULATED_ACTIONS
-        if key in seen or len(found) >= context.options.num_finalists or (found and late):
+        if key in seen or (found and late):
             continue
         seen.add(key)
         simulated = _best_schedule(context, candidate)
         if simulated is not None:
             found.append(Finalist(candidate=simulated[0], found_by=name, estimate=simulated[1]))
     by_objective = context.options.objective is Objective.THROUGHPUT
-    return sorted(found, key=lambda f: _finalist_rank(f, by_objective))
+    return sorted(found, key=lambda f: _finalist_rank(f, by_objective))[: context.options.num_finalists]
 
 
 def runner_up(best: Finalist, other: Finalist) -> RunnerUp:
@@ -72,31 +74,27 @@ def runner_up(best: Finalist, other: Finalist) -> RunnerUp:
     )
 
 
-def _candidates(searched: list[Searched]) -> Iterator[tuple[Candidate, str]]:
-    """Every candidate with its optimizer: in turn the best of those with one stage per device group and of the others.
+def _candidates(searched: list[Searched], most: int) -> Iterator[tuple[Candidate, str]]:
+    """Candidates with their optimizer: the best of every source, then the second best, and so on, `most` of each.
 
-    The closed form is made for the former and overrates what the latter take.
+    A source is what was searched under one schedule: closed forms are made for one stage per device group and an
+    unsplit backward, and overrate what others take.
     """
     named = [(c, name) for each in searched for name, outcome in each.outcomes.items() for c in outcome.candidates]
-    named.sort(key=lambda pair: _candidate_rank(pair[0]))
-    kinds = [[pair for pair in named if (pair[1] in OTHER_PLANS) == other] for other in (False, True)]
-    yield from (pair for both in zip_longest(*kinds) for pair in both if pair is not None)
+    sources: dict[str, list[tuple[Candidate, str]]] = {}
+    for pair in sorted(named, key=lambda pair: _candidate_rank(pair[0])):
+        sources.setdefault(pair[0].plan.schedule, []).append(pair)
+    yield from (pair for row in zip_longest(*(s[:most] for s in sources.values())) for pair in row if pair is not None)
 
 
 def _best_schedule(context: SearchContext, candidate: Candidate) -> tuple[Candidate, Estimate] | None:
     """The candidate under the fastest schedule that is allowed and fits; the first of those that tie.
 
-    First comes the optimizer's own, frugal one, but with fewer microbatches than stages the last: engines have no
-    1F1B for that.
+    For throughput the first one will do: the bottleneck is the same.
     """
-    virtual = SCHEDULES[candidate.plan.schedule].placement is not Placement.LINE
-    others = [] if virtual else [s for s in context.schedules if s != candidate.plan.schedule]
-    ordered = [candidate.plan.schedule, *others]
-    if candidate.plan.num_microbatches < len(candidate.plan.stages):
-        ordered.reverse()
     best: tuple[Candidate, Estimate] | None = None
-    for schedule in ordered:
-        if best is not None and context.clock.expired():
+    for schedule in _schedules(context, candidate.plan):
+        if best is not None and (context.clock.expired() or context.options.objective is Objective.THROUGHPUT):
             break
         trial = replace(candidate, plan=replace(candidate.plan, schedule=schedule))
         if verify(trial.plan, context.problem, context.costs) or _misfits(context, trial.plan):
@@ -105,6 +103,15 @@ def _best_schedule(context: SearchContext, candidate: Candidate) -> tuple[Candid
         if best is None or priced.iteration_time_s < best[1].iteration_time_s * (1 - ROUNDING):
             best = (trial, priced)
     return best
+
+
+def _schedules(context: SearchContext, plan: Plan) -> list[str]:
+    """The optimizer's own, frugal one first; for fewer microbatches than stages GPipe: no engine has 1F1B for that."""
+    if SCHEDULES[plan.schedule].placement is not Placement.LINE:
+        return [plan.schedule]
+    few = plan.num_microbatches < len(plan.stages)
+    names = dict.fromkeys((plan.schedule, *context.schedules))
+    return sorted(names, key=lambda name: name != FOR_FEW_MICROBATCHES) if few else list(names)
 
 
 def _misfits(context: SearchContext, plan: Plan) -> bool:

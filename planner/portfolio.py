@@ -16,7 +16,7 @@ from planner.bounds import BOUNDS, BoundQuery
 from planner.errors import InputError
 from planner.joint import variants
 from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext, refusal
-from planner.options import GENERAL_MODELS, Replication
+from planner.options import GENERAL_MODELS, Objective, Replication
 from planner.result import Contribution
 
 
@@ -33,9 +33,9 @@ class Step:
 
 
 PORTFOLIO = (
-    Step(optimizer="uniform"),
+    Step(optimizer="uniform", share=1 / 3),
     Step(optimizer="ideal_dp"),
-    Step(optimizer="chain_dp", equal=True),
+    Step(optimizer="chain_dp", equal=True, share=2 / 3),
     Step(optimizer="chain_dp", share=1 / 3),
     Step(optimizer="multilevel"),
     Step(optimizer="order_dp", share=1 / 3),
@@ -63,6 +63,10 @@ SEARCH_SHARE = 0.8
 FALL_BACK = "uniform"
 FALL_BACK_S = 0.5
 """What looks for any plan at all when the time is over, and for how long at each variant."""
+
+PER_SCHEDULE = "chain_dp"
+QUICK_SHARE = 0.05
+"""What searches under each schedule, and which share of the time left it may have taken and may take once more."""
 
 EASY_FIRST = 1.5
 """A variant may take this many times its equal share of the time left: the most promising ones come first."""
@@ -99,12 +103,33 @@ def search(context: SearchContext) -> list[Searched]:
         for number, each in enumerate(waiting):
             if _is_open(each, step, found):
                 _run(each, step, Clock(_part(ends.left_s(), len(waiting) - number)), _best_of(found))
+    if context.options.optimizer == "auto" and context.options.objective is Objective.ITERATION_TIME:
+        for each in found:
+            _under_other_schedules(each, search_clock)
     if not any(each.outcomes and (each.is_solved or each.best_s < math.inf) for each in found):
         _fall_back(found)
     named = context.options.optimizer
     if not any(each.outcomes if named == "auto" else named in each.outcomes for each in found):
         _refuse(found[0])
     return found
+
+
+def _under_other_schedules(each: Searched, clock: Clock) -> None:
+    """Candidates under every schedule that is tried, where that is quick: what fits differs, and so may the best cuts.
+
+    The closed form is the same for all of them, so that a proof for the frugal one holds for all.
+    """
+    spent = [c.runtime_s for c in each.contributions if c.optimizer == PER_SCHEDULE]
+    for schedule in each.context.schedules[1:] if spent else ():
+        if sum(spent) > QUICK_SHARE * clock.left_s():
+            break
+        options = replace(each.context.options, schedule=schedule)
+        context = replace(each.context, options=options, clock=Clock(QUICK_SHARE * clock.left_s()))
+        started = time.monotonic()
+        outcome = OPTIMIZERS[PER_SCHEDULE].search(context)
+        name = f"{PER_SCHEDULE} under {schedule}"
+        each.outcomes[name] = replace(outcome, exact=False, bound_s=None, notes=())
+        each.contributions.append(_contribution(context, name, outcome, time.monotonic() - started))
 
 
 def _fall_back(found: list[Searched]) -> None:

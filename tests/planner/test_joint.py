@@ -152,3 +152,15 @@ def replace_tables(tensors: tuple[int, ...]) -> Problem:
         problem,
         profiles=(replace(problem.profiles[0], tables=tuple(replace(t, tensor=d) for t in tables for d in tensors)),),
     )
+
+
+@settings(max_examples=40, suppress_health_check=SLOW_DRAWS)
+@given(problem=joint_problems(), options=search_options())
+def test_auto_is_never_worse_than_a_schedule_that_it_tries(problem: Problem, options: SearchOptions) -> None:
+    options = replace(options, objective=Objective.ITERATION_TIME, schedule="auto")
+    auto = plan(problem, options)
+    for schedule in context_of(problem, options).schedules:
+        alone = plan(problem, replace(options, schedule=schedule))
+        if alone.estimate is not None:
+            assert auto.estimate is not None
+            assert auto.estimate.iteration_time_s <= alone.estimate.iteration_time_s * (1 + RELATIVE)
