@@ -11,14 +11,18 @@ from hypothesis import strategies as st
 from strategies import RELATIVE, chain_problem, chain_problems, context_of, search, search_options
 
 from planner.bounds import BOUNDS
+from planner.coarsening import coarsened, fixed_boundaries
+from planner.costs.model import CostModel
 from planner.errors import InputError
 from planner.joint import context_degrees, expert_degrees, levels_of, may_run, spreads_experts, variants
+from planner.optimizers._assignments import device_groups
 from planner.optimizers.base import OPTIMIZERS, refusal
 from planner.optimizers.exhaustive import count_plans
 from planner.options import Decision, Level, Objective, Replication, SearchModel, SearchOptions
 from planner.plan import Plan, Stage
 from planner.portfolio import query_of
 from planner.problem import Problem
+from planner.profile import Profile
 from planner.result import Status
 from planner.service import plan
 from planner.simulation.estimate import simulate_plan
@@ -117,6 +121,55 @@ def _fixed(problem: Problem, found: Plan) -> Problem:
     """The problem with the plan's degrees given."""
     first = found.stages[0]
     return problem.with_workload(replace(problem.workload, context=first.context, expert=first.expert))
+
+
+@settings(max_examples=60, suppress_health_check=SLOW_DRAWS)
+@given(problem=grouped_problems(most_layers=6), data=st.data())
+def test_joined_layers_exchange_and_keep_what_the_single_ones_do(problem: Problem, data: st.DataObject) -> None:
+    problem = replace(problem, profiles=tuple(_offering_selective(profile) for profile in problem.profiles))
+    cuts = data.draw(st.sets(st.integers(0, len(problem.index))))
+    coarse = coarsened(problem, sorted({*fixed_boundaries(problem), *cuts}))
+    work = problem.workload
+    groups = device_groups(problem)
+    assume(groups and work.context % work.expert == 0)
+    stage = Stage(
+        layers=tuple(layer.id for layer in coarse.problem.index.layers),
+        replicas=(groups[0],),
+        tensor=work.tensor,
+        context=work.context,
+        expert=work.expert,
+        recomputation=Recomputation.SELECTIVE,
+    )
+    size = work.global_batch_size
+    whole = Plan(stages=(stage,), schedule="1f1b", microbatch_size=size, num_microbatches=1)
+    joined, single = (
+        CostModel(each).price(found).stages[0]
+        for each, found in ((coarse.problem, whole), (problem, coarse.refined(whole)))
+    )
+    assert joined.pass_s == pytest.approx(single.pass_s, rel=RELATIVE)
+    assert joined.memory.weights_bytes == single.memory.weights_bytes
+    assert joined.parts.selective_bytes <= joined.parts.activation_bytes
+    assert abs(joined.kept_bytes - single.kept_bytes) <= len(problem.index)  # every layer's bytes are rounded up
+
+
+def _offering_selective(profile: Profile) -> Profile:
+    """Half of what every layer keeps is dropped, a quarter of its forward pass computed again."""
+    tables = (
+        replace(
+            table,
+            layers={
+                name: replace(
+                    cost,
+                    selective_activation_bytes=cost.activation_bytes // 2,
+                    selective_recompute_s=cost.forward_s / 4,
+                    sequence_activation_bytes=cost.activation_bytes // 4,
+                )
+                for name, cost in table.layers.items()
+            },
+        )
+        for table in profile.tables
+    )
+    return replace(profile, tables=tuple(tables))
 
 
 def _grouped_chain(
