@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from planner.errors import InputError
 from planner.graph import Layer
@@ -49,7 +50,7 @@ def layer_prices(problem: Problem, device_type: str, samples: float, tensor: int
     profile = problem.profile_of[device_type]
     tables, divide = _tables_for(profile, tensor, problem.workload.sequence_length)
     index = problem.index
-    rows = [_interpolate(tables, layer.id, samples) for layer in index.layers]
+    rows = _rows(tables, [layer.id for layer in index.layers], samples)
     backward = [flag and problem.training is not None for flag in index.runs_backward]
     visits = [layer.visits for layer in index.layers]
     whole = tensor // divide if _keeps_whole(problem) else None
@@ -105,8 +106,7 @@ def _kept(num_bytes: float, row: _Row, visits: float, divide: int, whole: int | 
     return math.ceil((divided + row.sequence_bytes * whole) * visits)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
+class _Row(NamedTuple):
     forward_s: float
     backward_s: float
     backward_input_s: float | None
@@ -159,23 +159,45 @@ def _tables_for(profile: Profile, tensor: int, sequence_length: int | None) -> t
     )
 
 
-def _interpolate(tables: list[CostTable], layer: str, samples: float) -> _Row:
-    known = [(table.microbatch_size, table.layers[layer]) for table in tables if layer in table.layers]
-    if not known:
+def _rows(tables: list[CostTable], layers: list[str], samples: float) -> list[_Row]:
+    """The row of every layer. Which tables to read is the same for all layers that every table has."""
+    everywhere = set(tables[0].layers).intersection(*(table.layers for table in tables[1:]))
+    between = _between(tables, samples)
+    return [
+        _row(between if name in everywhere else _between([t for t in tables if name in t.layers], samples), name)
+        for name in layers
+    ]
+
+
+_Between = tuple[CostTable, CostTable, float, float]
+"""Two tables, the weight of the second, and by what the mixture is multiplied."""
+
+
+def _between(tables: list[CostTable], samples: float) -> _Between | None:
+    """Which of these tables, in order of their microbatch size, to read; None where there are none."""
+    if not tables:
+        return None
+    if len(tables) == 1:
+        return tables[0], tables[0], 0.0, samples / tables[0].microbatch_size
+    upper = next((i for i, t in enumerate(tables) if t.microbatch_size >= samples), len(tables) - 1) or 1
+    low, high = tables[upper - 1], tables[upper]
+    weight = (samples - low.microbatch_size) / (high.microbatch_size - low.microbatch_size)
+    return low, high, weight, 1.0
+
+
+def _row(between: _Between | None, layer: str) -> _Row:
+    if between is None:
         return _UNSUPPORTED
-    if len(known) == 1:
-        size, cost = known[0]
-        return _mix(cost, cost, 0.0, samples / size)
-    upper = next((i for i, (size, _) in enumerate(known) if size >= samples), len(known) - 1) or 1
-    (low, a), (high, b) = known[upper - 1], known[upper]
-    return _mix(a, b, (samples - low) / (high - low), 1.0)
+    low, high, weight, share = between
+    return _mix(low.layers[layer], high.layers[layer], weight, share)
 
 
 def _mix(a: LayerCost, b: LayerCost, weight: float, share: float) -> _Row:
     """`a` + weight * (`b` - `a`), times `share`, never below zero (optimizer time does not depend on the samples)."""
 
     def affine(x: float, y: float) -> float:
-        return max(0.0, x + weight * (y - x)) * share
+        value = x + weight * (y - x)
+        return value * share if value > 0.0 else 0.0
 
     def measured(x: float | None, y: float | None) -> float | None:
         return None if x is None or y is None else affine(x, y)

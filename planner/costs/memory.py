@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from planner.costs.parts import Number, StageParts
@@ -56,6 +57,19 @@ def memory_bytes(
         "buffers_bytes": _buffers(parts, workload, _boundary_share(workload, tensor, sharers, context))
         + scale.bytes(gathered, weights, divided=False),
     }
+
+
+def undivided_bytes(
+    parts: StageParts, workload: Training | Inference, *, dtype: str, tensor: int, expert: int
+) -> tuple[Number, Number]:
+    """Weights and gradients of one device before ZeRO divides them: those of `memory_bytes` with one replica."""
+    held = _Parameters.of(parts.parameter_bytes, parts.replicated_bytes, parts.expert_bytes, tensor, expert)
+    trained = _Parameters.of(
+        parts.trainable_bytes, parts.trainable_replicated_bytes, parts.trainable_expert_bytes, tensor, expert
+    )
+    scale = _Scale(DTYPE_BYTES[dtype], 1, expert)
+    weights, gradients, _ = _bytes_per_parameter(workload)
+    return scale.bytes(held, weights, divided=False), scale.bytes(trained, gradients, divided=False)
 
 
 def total_bytes(parts: dict[str, Number]) -> Number:
@@ -149,8 +163,13 @@ def _bytes_per_parameter(workload: Training | Inference) -> tuple[Fraction, Frac
     if isinstance(workload, Training):
         optimizer = 0.0 if workload.offload_optimizer else workload.optimizer_bytes_per_parameter
         values[1:] = [workload.gradient_bytes_per_parameter, optimizer]
-    weights, gradients, optimizer_state = (Fraction(v).limit_denominator(MAX_DENOMINATOR) for v in values)
+    weights, gradients, optimizer_state = map(_fraction, values)
     return weights, gradients, optimizer_state
+
+
+@lru_cache(maxsize=64)
+def _fraction(num_bytes: float) -> Fraction:
+    return Fraction(num_bytes).limit_denominator(MAX_DENOMINATOR)
 
 
 def ceil_div(a: Any, b: int) -> Any:

@@ -6,8 +6,9 @@ The same formulas price one stage (numbers) and all intervals of an order at onc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from planner.costs.compute import LayerPrices
@@ -73,43 +74,51 @@ def parts_of(problem: Problem, prices: LayerPrices, layers: Sequence[int], sampl
     index, members = problem.index, set(layers)
     inside = [index.layers[i] for i in layers]
     trained = [index.layers[i] for i in layers if index.runs_backward[i]]
-    tied = _tied_corrections(problem, members)
+    own, tied = _reader(layers), _tied_corrections(problem, members)
     reads = {t for i in layers for t in index.inputs[i]}
     received = [t for t in reads if index.tensors[t].source not in members]
     sent = [t for i in layers for t in index.outputs[i] if any(x not in members for x in index.tensors[t].targets)]
     return StageParts(
-        forward_s=sum(prices.forward_s[i] for i in layers),
-        backward_s=sum(prices.backward_s[i] for i in layers),
-        optimizer_s=sum(prices.optimizer_s[i] for i in layers),
-        parameter_bytes=sum(layer.parameter_bytes for layer in inside) - tied.repeated,
-        replicated_bytes=sum(layer.replicated_parameter_bytes for layer in inside),
-        trainable_bytes=sum(x.parameter_bytes for x in inside if x.trainable) - tied.repeated_trainable,
-        trainable_replicated_bytes=sum(x.replicated_parameter_bytes for x in inside if x.trainable),
+        forward_s=sum(own(prices.forward_s)),
+        backward_s=sum(own(prices.backward_s)),
+        optimizer_s=sum(own(prices.optimizer_s)),
+        parameter_bytes=sum([layer.parameter_bytes for layer in inside]) - tied.repeated,
+        replicated_bytes=sum([layer.replicated_parameter_bytes for layer in inside]),
+        trainable_bytes=sum([x.parameter_bytes for x in inside if x.trainable]) - tied.repeated_trainable,
+        trainable_replicated_bytes=sum([x.replicated_parameter_bytes for x in inside if x.trainable]),
         tied_bytes=tied.shared_outside,
-        collective_bytes=samples * sum(layer.tensor_collective_bytes_per_sample for layer in inside),
-        collective_backward_bytes=samples * sum(layer.tensor_collective_bytes_per_sample for layer in trained),
-        activation_bytes=sum(prices.activation_bytes[i] for i in layers),
+        collective_bytes=samples * sum([layer.tensor_collective_bytes_per_sample for layer in inside]),
+        collective_backward_bytes=samples * sum([layer.tensor_collective_bytes_per_sample for layer in trained]),
+        activation_bytes=sum(own(prices.activation_bytes)),
         kept_input_bytes=samples * sum(index.tensors[t].bytes_per_sample for t in reads if _kept(index, t, members)),
-        largest_activation_bytes=max(prices.activation_bytes[i] for i in layers),
-        workspace_bytes=max(prices.workspace_bytes[i] for i in layers),
+        largest_activation_bytes=max(own(prices.activation_bytes)),
+        workspace_bytes=max(own(prices.workspace_bytes)),
         receive_bytes=_volume(index, received, samples),
         receive_gradient_bytes=_volume(index, (t for t in sent if carries_gradient(index, t)), samples),
         send_bytes=_volume(index, sent, samples),
         send_gradient_bytes=_volume(index, (t for t in received if carries_gradient(index, t)), samples),
         runs_backward=any(index.runs_backward[i] for i in layers),
-        selective_bytes=sum(prices.selective_bytes[i] for i in layers),
-        selective_s=sum(prices.selective_s[i] for i in layers),
-        largest_selective_bytes=max(prices.activation_bytes[i] - prices.selective_bytes[i] for i in layers),
-        expert_bytes=sum(layer.expert_parameter_bytes for layer in inside),
-        trainable_expert_bytes=sum(layer.expert_parameter_bytes for layer in inside if layer.trainable),
-        largest_dense_bytes=max(layer.parameter_bytes - layer.expert_parameter_bytes for layer in inside),
-        largest_expert_bytes=max(layer.expert_parameter_bytes for layer in inside),
-        expert_optimizer_s=sum(prices.expert_optimizer_s[i] for i in layers),
-        dispatch_bytes=samples * sum(layer.expert_dispatch_bytes_per_sample for layer in inside),
-        dispatch_backward_bytes=samples * sum(layer.expert_dispatch_bytes_per_sample for layer in trained),
-        context_bytes=samples * sum(layer.context_bytes_per_sample for layer in inside),
-        context_backward_bytes=samples * sum(layer.context_bytes_per_sample for layer in trained),
+        selective_bytes=sum(own(prices.selective_bytes)),
+        selective_s=sum(own(prices.selective_s)),
+        largest_selective_bytes=max([prices.activation_bytes[i] - prices.selective_bytes[i] for i in layers]),
+        expert_bytes=sum([layer.expert_parameter_bytes for layer in inside]),
+        trainable_expert_bytes=sum([layer.expert_parameter_bytes for layer in inside if layer.trainable]),
+        largest_dense_bytes=max([layer.parameter_bytes - layer.expert_parameter_bytes for layer in inside]),
+        largest_expert_bytes=max([layer.expert_parameter_bytes for layer in inside]),
+        expert_optimizer_s=sum(own(prices.expert_optimizer_s)),
+        dispatch_bytes=samples * sum([layer.expert_dispatch_bytes_per_sample for layer in inside]),
+        dispatch_backward_bytes=samples * sum([layer.expert_dispatch_bytes_per_sample for layer in trained]),
+        context_bytes=samples * sum([layer.context_bytes_per_sample for layer in inside]),
+        context_backward_bytes=samples * sum([layer.context_bytes_per_sample for layer in trained]),
     )
+
+
+def _reader(layers: Sequence[int]) -> Callable[[list[Any]], list[Any]]:
+    """Reads the values of these layers from a list of all, in their order."""
+    span = range(layers[0], layers[0] + len(layers))
+    if list(layers) == list(span):
+        return itemgetter(slice(span.start, span.stop))
+    return lambda values: [values[i] for i in layers]
 
 
 def carries_gradient(index: GraphIndex, tensor: int) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from planner.cluster import Route
 from planner.costs.communication import all_to_all_s, ring_all_reduce_s, ring_gather_s, ring_pass_s
-from planner.costs.memory import memory_bytes
+from planner.costs.memory import memory_bytes, undivided_bytes
 from planner.costs.parts import Number, StageParts
 from planner.errors import InputError
 from planner.problem import Problem
@@ -190,10 +190,13 @@ class _State:
     @classmethod
     def of(cls, problem: Problem, parts: StageParts, setting: StageSetting) -> _State:
         """With an expert degree the experts are what the stage holds more than the same stage without them."""
-        plain = replace(setting, replicas=1, context=1, zero=0)
-        if setting.expert == 1:
-            whole = stage_memory(problem, parts, plain, 0)
-            return cls(whole["weights_bytes"], whole["gradients_bytes"], 0, 0)
+        dtype, tensor, expert = problem.profile_of[setting.device_type].dtype, setting.tensor, setting.expert
+
+        def held(of: StageParts) -> tuple[Number, Number]:
+            return undivided_bytes(of, problem.workload, dtype=dtype, tensor=tensor, expert=expert)
+
+        if expert == 1:
+            return cls(*held(parts), 0, 0)
         dense = replace(
             parts,
             parameter_bytes=parts.parameter_bytes - parts.expert_bytes,
@@ -201,9 +204,8 @@ class _State:
             expert_bytes=0 * parts.expert_bytes,
             trainable_expert_bytes=0 * parts.trainable_expert_bytes,
         )
-        both, rest = stage_memory(problem, parts, plain, 0), stage_memory(problem, dense, plain, 0)
-        weights, gradients = rest["weights_bytes"], rest["gradients_bytes"]
-        return cls(weights, gradients, both["weights_bytes"] - weights, both["gradients_bytes"] - gradients)
+        (weights, gradients), both = held(dense), held(parts)
+        return cls(weights, gradients, both[0] - weights, both[1] - gradients)
 
     def gather_s(self, setting: StageSetting) -> Number:
         """All-gather of the weights that the data-parallel group has divided among itself."""

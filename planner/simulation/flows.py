@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import lcm
+from operator import add
 
 from planner.costs.model import PricedPlan, PricedStage, PricedTransfer
 from planner.simulation.wires import Wires
@@ -41,6 +42,10 @@ class Flow:
     free_s: float = 0.0
 
 
+Sent = Sequence[tuple[Flow, ...]]
+"""Per microbatch, the flows in which a pass sends."""
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Step:
     """All passes of one stage and kind. `done` is an inbox of the same worker that each of them fills, `sent` are per
@@ -49,7 +54,7 @@ class Step:
     seconds: float
     inbox: Inbox
     done: Inbox | None
-    sent: list[tuple[Flow, ...]]
+    sent: Sent
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +92,7 @@ class _Joining:
         self.count = priced.plan.num_microbatches
         stages = range(len(priced.stages))
         self.forwards, self.gradients, self.weights = ([self._inbox(own) for _ in stages] for own in (0, 1, 1))
-        self.sent: dict[tuple[int, bool], list[tuple[Flow, ...]]] = {}
+        self.sent: dict[tuple[int, bool], Sent] = {}
         self.flows: list[Flow] = []
 
     def joined(self, kinds: Iterable[tuple[int, ActionKind]]) -> Flows:
@@ -113,8 +118,9 @@ class _Joining:
         flows = [self._flow(transfer, ends, inbox, num_bytes, m) for m in range(apart)]
         self.flows += flows
         key = (ends[0], ends[0] < ends[1])
-        before = self.sent.get(key, [()] * self.count)
-        self.sent[key] = [(*others, flows[m % apart]) for m, others in enumerate(before)]
+        turns = [(flow,) for flow in flows] * -(-self.count // apart)
+        before = self.sent.get(key)
+        self.sent[key] = list(map(add, before, turns)) if before else turns
 
     def _flow(
         self, transfer: PricedTransfer, ends: tuple[int, int], inbox: Inbox, num_bytes: int, microbatch: int
@@ -134,7 +140,7 @@ class _Joining:
 
     def _step(self, stage: int, kind: ActionKind) -> Step:
         seconds = pass_seconds(self.priced.stages[stage], kind)
-        nothing: list[tuple[Flow, ...]] = [()] * self.count
+        nothing: Sent = [()] * self.count
         match kind:
             case ActionKind.FORWARD:
                 sent = self.sent.get((stage, True), nothing)

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from planner.simulation.flows import Flow, Step
+from planner.simulation.flows import Flow, Inbox, Step
 
 LEAST_SHARE = 2.0**-50
 """Of the iteration: a double that is at least this large changes any moment of it when it is added."""
@@ -68,25 +68,25 @@ def ends_of(workers: Sequence[Sequence[Part]], flows: Sequence[Flow]) -> list[fl
         if not heap:
             break
         moment, ready, number, microbatch = heappop(heap)
-        flow = flows[number]
-        clear = max([free_s[link] for link in flow.competing])
+        flow, clear = flows[number], moment
+        for link in flow.competing:
+            if free_s[link] > clear:
+                clear = free_s[link]
         if clear > moment:
             heappush(heap, (clear, ready, number, microbatch))
             continue
         for link in flow.competing:
             free_s[link] = moment + flow.occupied_s
-        _arrive(flow, microbatch, moment, woken)
+        _arrive(flow.inbox, microbatch, moment + flow.seconds)
+        next(running[flow.reader], None)
     return None if NEVER in ends else ends
 
 
-def _arrive(flow: Flow, microbatch: int, start_s: float, woken: list[int]) -> None:
-    """A message that starts now: its reader may go on from its arrival."""
-    inbox, arrival = flow.inbox, start_s + flow.seconds
-    if arrival > inbox.ready_s[microbatch]:
-        inbox.ready_s[microbatch] = arrival
+def _arrive(inbox: Inbox, microbatch: int, arrival_s: float) -> None:
+    """One message that the pass of a microbatch waited for."""
+    if arrival_s > inbox.ready_s[microbatch]:
+        inbox.ready_s[microbatch] = arrival_s
     inbox.missing[microbatch] -= 1
-    if not inbox.missing[microbatch]:
-        woken.append(flow.reader)
 
 
 def _run(
@@ -115,7 +115,8 @@ def _run(
                 else:
                     at = free if free > flow.free_s else flow.free_s
                     flow.free_s = at + flow.occupied_s
-                    _arrive(flow, microbatch, at, woken)
+                    _arrive(flow.inbox, microbatch, at + flow.seconds)
+                    woken.append(flow.reader)
         summed = free
         if part.all_reduce_s:
             summed = collective = max(free, collective) + part.all_reduce_s
