@@ -8,14 +8,25 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
-from strategies import RELATIVE, chain_problem, chain_problems, context_of, search, search_options
+from strategies import (
+    RELATIVE,
+    SWITCH,
+    chain_problem,
+    chain_problems,
+    context_of,
+    flat_cluster,
+    search,
+    search_options,
+)
 
 from planner.bounds import BOUNDS
+from planner.cluster import Cluster, Link
 from planner.coarsening import coarsened, fixed_boundaries
 from planner.costs.model import CostModel
 from planner.errors import InputError
 from planner.joint import context_degrees, expert_degrees, levels_of, may_run, spreads_experts, variants
 from planner.optimizers._assignments import device_groups
+from planner.optimizers._chain_space import ChainSpace
 from planner.optimizers.base import OPTIMIZERS, refusal
 from planner.optimizers.exhaustive import count_plans
 from planner.options import Decision, Level, Objective, Replication, SearchModel, SearchOptions
@@ -36,9 +47,13 @@ FEW = 3_000
 
 
 @st.composite
-def grouped_problems(draw: st.DrawFn, *, most_layers: int = 3) -> Problem:
-    """Small chains with keys and values to exchange and routed experts, at every context and expert degree."""
-    problem = draw(chain_problems(most_layers=most_layers, most_devices=4, most_samples=4))
+def grouped_problems(draw: st.DrawFn, *, most_layers: int = 3, devices: int = 4) -> Problem:
+    """Small chains with keys and values to exchange and routed experts, at every context and expert degree.
+
+    On devices alike, in one node or in two.
+    """
+    problem = draw(chain_problems(most_layers=most_layers, one_type=True, most_samples=4))
+    problem = replace(problem, cluster=draw(_equal_devices(devices)))
     layers = tuple(
         replace(
             layer,
@@ -48,16 +63,60 @@ def grouped_problems(draw: st.DrawFn, *, most_layers: int = 3) -> Problem:
         )
         for layer in problem.graph.layers
     )
-    devices = len(problem.cluster.devices)
     tensor = problem.workload.tensor
-    context = draw(st.sampled_from([c for c in (1, 2, 4) if tensor * c <= devices]))
-    workload = replace(problem.workload, context=context, expert=draw(st.sampled_from([1, 1, min(2, devices)])))
+    context = draw(st.sampled_from([c for c in (1, 2, 2, 2, 4) if tensor * c <= devices]))
+    workload = replace(problem.workload, context=context, expert=draw(st.sampled_from([1, 2, 2, 4])))
     if isinstance(workload, Training):
         workload = replace(workload, reshard=draw(st.booleans()), sequence_parallel=draw(st.booleans()))
     return replace(problem, graph=replace(problem.graph, layers=layers), workload=workload)
 
 
-@settings(max_examples=60, suppress_health_check=SLOW_DRAWS)
+@st.composite
+def _equal_devices(draw: st.DrawFn, count: int) -> Cluster:
+    """At one switch, or half of them at each of two switches that a narrower link joins."""
+    memory = draw(st.sampled_from([2**20, 2**20, 2000, 1000]))
+    cluster = flat_cluster(
+        ["gpu"] * count, memory_bytes={"gpu": memory}, bandwidth=draw(st.sampled_from([16.0, 512.0])), latency_s=0.25
+    )
+    if draw(st.booleans()):
+        return cluster
+    half = [device.id for device in cluster.devices[count // 2 :]]
+    far = tuple(replace(link, b="other" if link.a in half else link.b) for link in cluster.links)
+    between = Link(a=SWITCH, b="other", bandwidth_bytes_per_s=8.0, latency_s=0.5)
+    return replace(cluster, links=(*far, between))
+
+
+@settings(max_examples=150, suppress_health_check=SLOW_DRAWS)
+@given(problem=grouped_problems(devices=8), options=search_options(), data=st.data())
+def test_prices_of_intervals_are_those_of_plans(problem: Problem, options: SearchOptions, data: st.DataObject) -> None:
+    """Two stages of `ChainSpace` and the same two as a plan: passes, tails, memory and what lies between them."""
+    context = context_of(problem, options)
+    assume(len(problem.index) > 1 and not problem.graph.colocated and context.batches())
+    batch = data.draw(st.sampled_from(context.batches()))
+    split = options.replica_mode is ReplicaMode.SPLIT
+    space = ChainSpace(context, "1f1b", batch, tuple(r for r in (1, 2) if not split or batch[0] % r == 0))
+    assume(space.configs)
+    config = data.draw(st.sampled_from(space.configs))
+    later = space.add((0,), config)
+    assume(later is not None and space.add(later, config) is not None)
+    assert later is not None
+    cut, n = data.draw(st.integers(1, len(problem.index) - 1)), len(problem.index)
+    stages = [(0, cut, config, later), (cut, n, config, (0,))]
+    priced = context.costs.price(space.plan(stages, idle_last=False))
+    event(f"context {problem.workload.context}, expert {problem.workload.expert}, {config.replicas} replicas")
+    for (i, j, _, counts), here, from_here in zip(stages, priced.stages, (2, 1), strict=True):
+        arrays = space.stage(counts, config, from_here)
+        assert arrays is not None
+        assert arrays.pass_s[i, j] == pytest.approx(here.pass_s, rel=RELATIVE)
+        assert arrays.excess_bytes[i, j] == here.memory.total_bytes - here.memory.limit_bytes
+        assert problem.graph.tied or arrays.tail_s[i, j] == pytest.approx(here.tail_s, rel=RELATIVE)
+    boundary = space.boundary(later, config, config)
+    assert boundary is not None
+    moved = sum(transfer.forward_s() + transfer.backward_s() for transfer in priced.transfers)
+    assert options.search_model is SearchModel.CLOSED or boundary.moved_s[cut] == pytest.approx(moved, rel=RELATIVE)
+
+
+@settings(max_examples=150, suppress_health_check=SLOW_DRAWS)
 @given(problem=grouped_problems(), options=search_options())
 def test_the_recurrence_finds_the_oracles_value_with_groups_inside_stages(
     problem: Problem, options: SearchOptions
@@ -74,7 +133,7 @@ def test_the_recurrence_finds_the_oracles_value_with_groups_inside_stages(
         assert verify(candidate.plan, problem) == ()
 
 
-@settings(max_examples=50, suppress_health_check=SLOW_DRAWS)
+@settings(max_examples=150, suppress_health_check=SLOW_DRAWS)
 @given(problem=grouped_problems(), options=search_options())
 def test_no_bound_exceeds_a_plan_with_groups_inside_stages(problem: Problem, options: SearchOptions) -> None:
     context = context_of(problem, replace(options, num_finalists=1000))
@@ -331,3 +390,27 @@ def test_virtual_stages_have_groups_too() -> None:
     )
     found = search("virtual_stages", spread, SearchOptions(schedule="interleaved_1f1b"))
     assert {len(stage.replicas) % 2 for c in found.candidates for stage in c.plan.stages} == {0}
+
+
+def test_the_pipeline_bound_counts_what_moves_between_groups_and_inside_them() -> None:
+    """Each layer fills the two devices of its stage, one microbatch: 0.5 + 1 s of passes in each.
+
+    4096 B move over two links of 1024 B/s at a time, 2 s each way; then both stages all-reduce 4096 B in 4 s.
+    """
+    problem = chain_problem(
+        [(1.0, 2.0)] * 2,
+        devices=4,
+        num_microbatches=1,
+        parameter_bytes=[4096, 4096],
+        output_bytes=[4096, 0],
+        memory_bytes=24_000,
+        bandwidth=1024.0,
+        workload={"context": 2},
+    )
+    options = SearchOptions(schedule="gpipe")
+    found = plan(problem, options)
+    assert found.plan is not None
+    assert found.estimate is not None
+    assert [len(stage.layers) for stage in found.plan.stages] == [1, 1]
+    assert found.estimate.iteration_time_s == pytest.approx(2 * 1.5 + 2 * 2.0 + 4.0)
+    assert BOUNDS["pipeline"].iteration_s(query_of(context_of(problem, options))) == pytest.approx(11.0, rel=1e-3)
