@@ -77,6 +77,13 @@ def scale_tables(rows: list[Row]) -> str:
     return "\n\n".join(parts)
 
 
+def estimates_table(rows: list[Row]) -> str:
+    """One line per schedule and size."""
+    columns = ("schedule", "ranks", "microbatches", "layouts", "per_minute", "cpu_ms", "engine_per_minute", "fallback")
+    counts = ("per_minute", "engine_per_minute")
+    return markdown(columns, [row | {name: f"{row[name]:,}" for name in counts} for row in rows])
+
+
 def agreement_table(values: Row) -> str:
     """The summary, one line per entry."""
     entries = values["summary"] | {"disagreements": len(values["summary"]["disagreements"])}
@@ -115,6 +122,7 @@ def ran_on(values: Row) -> str:
 
 TABLES: dict[str, Callable[[Any], str]] = {
     "agreement": agreement_table,
+    "estimates": estimates_table,
     "proof-published": proof_tables,
     "proof-transformers": proof_tables,
     "scale": scale_tables,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import children, instances, long_graphs, plots, proof, scale, solving, tables
+from benchmarks import children, estimates, instances, long_graphs, plots, proof, scale, solving, tables
 from planner.errors import InputError
 from planner.graph import GraphIndex
 from planner.ideals import enumerate_ideals, group_layers
@@ -121,6 +121,20 @@ def test_the_picture_is_svg_with_a_line_per_objective():
     drawn = scale.picture([base | {"layers": n, "cpu_s": n / 100} for n in (32, 128)])
     root = ET.fromstring(drawn)
     assert len(root.findall(".//{http://www.w3.org/2000/svg}circle")) == 4
+
+
+@pytest.mark.parametrize(("schedule", "virtual"), estimates.SCHEDULES_TIMED)
+def test_timed_layouts_need_no_engine(schedule, virtual):
+    row = estimates.measure(schedule, virtual, 2, 4, 3)
+    assert row["fallback"] == 0
+    assert row["per_minute"] > 0
+    assert set(row) == set(estimates.COLUMNS)
+
+
+def test_timed_layouts_differ_in_their_cuts():
+    problem = estimates.problem_of(2, 4)
+    plans = list(estimates.layouts(problem, "zb_v", 2, 2, 5))
+    assert len({tuple(stage.layers for stage in plan.stages) for plan in plans}) == 5
 
 
 def test_axes_are_logarithmic():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from schedule_shapes import legal_shapes
+from strategies import chain_problem
 
 from planner.cluster import Cluster, Device, DeviceType, Link
 from planner.costs.model import CostModel, PricedPlan
@@ -164,3 +166,72 @@ def test_an_estimate_is_that_of_the_timeline(name: str, data: st.DataObject) -> 
     for lane in timeline.lanes:
         spent = sum(span.end_s - span.start_s for span in lane.spans if span.category == "compute")
         assert lane.busy_s == pytest.approx(spent, rel=1e-12)
+
+
+def interleaved(replicas: int, **fields: Any) -> tuple[Problem, Plan]:
+    """2 ranks of 2 stages, 2 microbatches, F = B = 1 s, a transfer-free chain whose gradients are large."""
+    problem = chain_problem(
+        [(1.0, 1.0)] * 4,
+        devices=2 * replicas,
+        num_microbatches=2,
+        microbatch_size=replicas,
+        parameter_bytes=[64] * 4,
+        bandwidth=16.0,
+        **fields,
+    )
+    groups = [tuple((f"d{rank * replicas + n}",) for n in range(replicas)) for rank in range(2)]
+    stages = tuple(Stage(layers=(f"L{s}",), replicas=groups[s % 2]) for s in range(4))
+    return problem, Plan(stages=stages, schedule="interleaved_1f1b", microbatch_size=replicas, num_microbatches=2)
+
+
+def test_sums_of_gradients_of_one_worker_follow_each_other() -> None:
+    """Passes of half a second; rings of two move 64 bytes at 16 B/s in 4 s, one after the other on each rank."""
+    problem, plan = interleaved(2)
+    recurrence, engine = both(problem, CostModel(problem).price(plan))
+    last = simulate_plan(problem, plan)[0]
+    sums = [[s.start_s for s in lane.spans if s.category == "all_reduce"] for lane in last.lanes]
+    assert all(second == first + 4.0 for first, second in sums)
+    assert recurrence == engine == max(second + 4.0 for _, second in sums)
+
+
+def test_a_message_waits_for_the_link_of_another() -> None:
+    """Two sources of 1 s send 32 bytes each to one device at 16 B/s: its link takes them one after the other."""
+    problem = chain_problem(
+        [(1.0, 0.0)] * 3, devices=3, num_microbatches=1, parameter_bytes=[0, 0, 4], output_bytes=[0, 0, 0]
+    )
+    edges = tuple(Edge(source=f"L{s}", target="L2", bytes_per_sample=32) for s in (0, 1))
+    links = tuple(replace(link, bandwidth_bytes_per_s=16.0) for link in problem.cluster.links)
+    problem = replace(
+        problem,
+        graph=replace(problem.graph, edges=edges),
+        cluster=replace(problem.cluster, links=links),
+        workload=Inference(global_batch_size=1),
+    )
+    stages = tuple(Stage(layers=(f"L{s}",), replicas=((f"d{s}",),)) for s in range(3))
+    plan = Plan(stages=stages, schedule="1f1b", microbatch_size=1, num_microbatches=1)
+    recurrence, engine = both(problem, CostModel(problem).price(plan))
+    assert recurrence == engine == 1.0 + 2.0 + 2.0 + 1.0
+
+
+def test_where_the_theorem_does_not_hold_the_engine_decides() -> None:
+    """Blocking transfers, passes of no time, tied stages on ranks of several: None, and the estimate all the same."""
+    problem, plan = interleaved(1)
+    table = problem.profiles[0].tables[0]
+    costs = {name: replace(cost, forward_s=0.0) for name, cost in table.layers.items()}
+    ties = (TiedParameters(layers=("L0", "L3"), parameter_bytes=64),)
+    for other in (
+        problem.with_workload(replace(problem.workload, communication=Communication.BLOCKING)),
+        replace(problem, profiles=(replace(problem.profiles[0], tables=(replace(table, layers=costs),)),)),
+        replace(problem, graph=replace(problem.graph, tied=ties)),
+    ):
+        recurrence, engine = both(other, CostModel(other).price(plan))
+        assert recurrence is None
+        assert estimate_plan(other, plan).iteration_time_s == engine > 0
+
+
+def test_orders_that_wait_for_themselves_have_no_end() -> None:
+    """The engine says then which pass never starts."""
+    problem, plan = interleaved(1)
+    priced = CostModel(problem).price(plan)
+    backwards = [replace(worker, order=worker.order[::-1]) for worker in running_workers(priced)]
+    assert recurrent_makespan_s(problem, priced, backwards) is None
