@@ -32,9 +32,13 @@ def settled(problem: Problem, options: SearchOptions) -> SearchOptions:
     if options.cuts:
         options = replace(options, num_stages=_stages_of(problem, options))
     target = target_of(options)
-    if target is not None and target.equal_replication and options.replication is Replication.ANY:
-        options = replace(options, replication=Replication.EQUAL)
+    if target is not None and _WIDTH.index(target.replication) < _WIDTH.index(options.replication):
+        options = replace(options, replication=target.replication)
     return options
+
+
+_WIDTH = (Replication.NONE, Replication.EQUAL, Replication.ANY)
+"""The narrowest first."""
 
 
 def _stages_of(problem: Problem, options: SearchOptions) -> int:
@@ -55,7 +59,17 @@ def _stages_of(problem: Problem, options: SearchOptions) -> int:
 
 
 def levels_of(workload: Training | Inference, options: SearchOptions) -> tuple[Level, ...]:
-    """The levels that a stage may have, the cheapest kind first. Inference has one."""
+    """The levels that a stage may have, the cheapest kind first. Inference has one.
+
+    For a target that has the same level in all stages it is the workload's: each level is a variant then.
+    """
+    target = target_of(options)
+    if target is not None and target.equal_levels:
+        options = replace(options, searched=())
+    return _searched_levels(workload, options)
+
+
+def _searched_levels(workload: Training | Inference, options: SearchOptions) -> tuple[Level, ...]:
     if isinstance(workload, Inference):
         return (Level(Recomputation.NONE, 0),)
     kinds = tuple(Recomputation) if Decision.RECOMPUTATION in options.searched else (workload.recomputation,)
@@ -70,7 +84,7 @@ def variants(problem: Problem, options: SearchOptions) -> list[Problem]:
 
     Choices for which no replication degree is left are dropped, unless none remains.
     """
-    choices = list(_choices(problem, options)) or [problem.workload]
+    choices = [each for one in _choices(problem, options) for each in _at_levels(one, options)] or [problem.workload]
     found = [problem if work == problem.workload else problem.with_workload(work) for work in choices]
     return [each for each in found if may_run(each, options, _most_samples(each.workload))] or found
 
@@ -84,6 +98,17 @@ def _choices(problem: Problem, options: SearchOptions) -> Iterator[Training | In
                 longer = replace(sized, context=context)
                 for expert in _searched(problem, options, Decision.EXPERT, expert_degrees(problem, longer)):
                     yield replace(longer, expert=expert)
+
+
+def _at_levels(workload: Training | Inference, options: SearchOptions) -> list[Training | Inference]:
+    """The workload, or for a target that has one level in all stages, with every level that is searched."""
+    target = target_of(options)
+    if target is None or not target.equal_levels or isinstance(workload, Inference):
+        return [workload]
+    levels = [level for level in _searched_levels(workload, options) if target.allows(level)]
+    return [
+        replace(workload, recomputation=level.recomputation, zero=level.zero, reshard=level.reshard) for level in levels
+    ]
 
 
 def _searched(problem: Problem, options: SearchOptions, decision: Decision, degrees: list[int]) -> list[int]:

@@ -1,14 +1,18 @@
 """Targets: what the engine that shall run the plan can express. `--target` restricts the search to it.
 
 Every exporter for an engine has its target here, under the exporter's name, so that a plan that was searched for it is
-never refused when it is exported. `planner.exporters` refuses what others bring, naming the stage.
+never refused when it is exported, and what others bring is refused by the same words (`Target.check`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
-from planner.errors import InputError
+from planner.blocks import blocks_of
+from planner.errors import ExportError, InputError
+from planner.graph import GraphIndex, Layer
 from planner.options import Decision, Level, Replication, SearchOptions
 from planner.plan import Plan, Stage
 from planner.problem import Problem
@@ -16,26 +20,47 @@ from planner.workload import Inference, Recomputation, ReplicaMode, Training
 
 PART_SEPARATOR = "#"
 """Traced layers that are a later part of a module are called `module#2`; they start inside its forward."""
+LOSS = "loss"
+"""The `op` of the layer that stands for the loss function, which is no module."""
+DEGREES = (Decision.TENSOR, Decision.CONTEXT, Decision.EXPERT)
+
+
+class Cuts(StrEnum):
+    """Where a stage may start: at any layer; at a module of a model, or of a chain of modules; at a block or after the
+    last one; the same with a block in every stage."""
+
+    ANYWHERE = "anywhere"
+    MODULES = "modules"
+    CHAIN = "chain"
+    BLOCKS = "blocks"
+    INNER_BLOCKS = "inner_blocks"
+
+
+NEEDS_BLOCKS = (Cuts.BLOCKS, Cuts.INNER_BLOCKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """What one engine can express.
 
-    `equal_replication`: one replication degree for all stages. `whole_modules`: a stage starts at the beginning of a
-    module. `degrees`: which of tensor, context and expert degree it knows. `enough_microbatches`: schedules that need
-    at least as many microbatches as stages. Stages are intervals of the execution order, replicas split every
-    microbatch, for all of them.
+    `replication`: the widest that it can run. `degrees`: which of tensor, context and expert degree it knows.
+    `enough_microbatches`: schedules that need at least as many microbatches as stages. `equal_levels`: one
+    recomputation and one ZeRO stage for all stages. `trains` and `serves`: for which workloads it is. Stages are
+    intervals of the execution order, replicas split every microbatch, degrees are the same in all stages, for all of
+    them.
     """
 
     name: str
     schedules: tuple[str, ...]
-    zero: tuple[int, ...]
-    recomputations: tuple[Recomputation, ...]
+    zero: tuple[int, ...] = (0,)
+    recomputations: tuple[Recomputation, ...] = (Recomputation.NONE,)
     enough_microbatches: tuple[str, ...] = ()
-    equal_replication: bool = True
-    whole_modules: bool = True
+    replication: Replication = Replication.EQUAL
+    cuts: Cuts = Cuts.MODULES
     degrees: tuple[Decision, ...] = (Decision.TENSOR,)
+    equal_levels: bool = False
+    trains: bool = True
+    serves: bool = True
 
     def allows(self, level: Level) -> bool:
         """Whether the engine can recompute and shard like that."""
@@ -43,66 +68,212 @@ class Target:
 
     def unknown_degree(self, found: Training | Inference | Stage) -> str:
         """The first degree above 1 that it does not know, in words; empty when it can have all."""
-        for decision in (Decision.TENSOR, Decision.CONTEXT, Decision.EXPERT):
+        for decision in DEGREES:
             degree = getattr(found, decision.value)
             if degree > 1 and decision not in self.degrees:
                 return f"{decision.value} degree {degree}"
         return ""
 
-    def may_start_at(self, layer: str) -> bool:
-        """Whether a stage may start with the layer."""
-        return not (self.whole_modules and PART_SEPARATOR in layer)
+    def starts(self, index: GraphIndex) -> list[bool]:
+        """Per position, whether a stage after the first may start there. InputError where it cannot run the graph."""
+        if self.cuts is Cuts.CHAIN and not index.is_chain():
+            raise InputError("the layer graph is no chain: a tensor skips over a layer", pointer="/graph/edges")
+        if self.cuts not in NEEDS_BLOCKS:
+            return [self.cuts is Cuts.ANYWHERE or _starts_module(layer) for layer in index.layers]
+        found = blocks_of(index)
+        inner = range(len(found.before) + 1, len(found.before) + len(found.blocks))
+        allowed = set(inner if self.cuts is Cuts.INNER_BLOCKS else found.starts)
+        return [position in allowed for position in range(len(index))]
 
     def misfit(self, plan: Plan, problem: Problem) -> str:
         """What the engine cannot express of the plan, in words; empty when it can run it."""
-        first, start = plan.stages[0], 0
+        return next((words for words, _ in self._misfits(plan, problem)), "")
+
+    def check(self, plan: Plan, problem: Problem) -> None:
+        """ExportError that names the stage, where the engine cannot express the plan."""
+        for words, pointer in self._misfits(plan, problem):
+            raise ExportError(
+                f"{words}, which {self.name} cannot express: plan with --target {self.name}", pointer=pointer
+            )
+
+    def refusal(self, problem: Problem, options: SearchOptions) -> str:
+        """What is given and the engine cannot express, in words; empty where a search may go on."""
+        training = problem.training
+        wrong = self._misfit_of_workload(problem.workload)
+        if wrong:
+            return f"{wrong}: use another target"
+        if options.schedule not in ("auto", *self.schedules):
+            return f"the schedule {options.schedule!r}: use {', '.join(self.schedules)} or auto"
+        if options.replica_mode is ReplicaMode.DEALT and options.replication is not Replication.NONE:
+            return "dealt microbatches: use replica mode split"
+        if unknown := self.unknown_degree(problem.workload):
+            return f"{unknown}: use 1"
+        if training is not None and (unknown := self._unknown_level(training, options.searched)):
+            return unknown
+        return self._refused_cuts(problem.index, options.cuts)
+
+    def _unknown_level(self, training: Training, searched: tuple[Decision, ...]) -> str:
+        if Decision.RECOMPUTATION not in searched and training.recomputation not in self.recomputations:
+            return f"recomputation {training.recomputation}: use {' or '.join(self.recomputations)}, or search it"
+        if Decision.ZERO not in searched and training.zero not in self.zero:
+            return f"ZeRO stage {training.zero}: use {' or '.join(map(str, self.zero))}, or search it"
+        return ""
+
+    def _refused_cuts(self, index: GraphIndex, cuts: tuple[str, ...]) -> str:
+        try:
+            allowed = self.starts(index)
+        except InputError as fault:
+            return f"this model: {fault}"
+        known = [name for name in cuts if index.position.get(name)]
+        wrong = next((name for name in known if not allowed[index.position[name]]), "")
+        return f"the cut before {wrong!r}, {_WHERE[self.cuts]}: pin another" if wrong else ""
+
+    def _misfits(self, plan: Plan, problem: Problem) -> Iterator[tuple[str, str]]:
+        """What does not fit, each with a JSON pointer into the plan."""
+        wrong = self._misfit_of_workload(problem.workload)
+        if wrong:
+            yield f"the workload is {wrong}", ""
         if plan.schedule not in self.schedules:
-            return f"it has no schedule {plan.schedule!r}"
-        if plan.schedule in self.enough_microbatches and plan.num_microbatches < len(plan.stages):
-            return f"{plan.schedule} needs at least {len(plan.stages)} microbatches, there are {plan.num_microbatches}"
+            yield f"the schedule is {plan.schedule!r}", "/schedule"
+        stages = len(plan.stages)
+        if plan.schedule in self.enough_microbatches and plan.num_microbatches < stages:
+            yield f"{plan.schedule} has {plan.num_microbatches} microbatches for {stages} stages", "/num_microbatches"
+        yield from self._misfits_of_cuts(plan, problem.index)
         for number, stage in enumerate(plan.stages):
-            positions = problem.index.positions(stage.layers)
+            for words, field in self._misfits_of_stage(stage, plan.stages[0]):
+                yield f"stage {number} has {words}", f"/stages/{number}/{field}"
+        yield from _misfits_of_replicas(plan)
+
+    def _misfit_of_workload(self, workload: Training | Inference) -> str:
+        if isinstance(workload, Training):
+            return "" if self.trains else "training"
+        return "" if self.serves else "inference"
+
+    def _misfits_of_cuts(self, plan: Plan, index: GraphIndex) -> Iterator[tuple[str, str]]:
+        try:
+            allowed = self.starts(index)
+        except InputError as fault:
+            yield f"stage 0 cannot be cut out: {fault}", "/stages/0/layers"
+            return
+        start = 0
+        for number, stage in enumerate(plan.stages):
+            at = f"/stages/{number}/layers"
+            positions = index.positions(stage.layers)
             if positions != list(range(start, start + len(positions))):
-                return f"stage {number} is no interval of the execution order"
-            if start and not self.may_start_at(problem.index.layers[start].id):
-                return f"stage {number} starts inside a module ({problem.index.layers[start].id!r})"
-            if self.equal_replication and len(stage.replicas) != len(first.replicas):
-                return f"stage {number} has {len(stage.replicas)} replicas, stage 0 has {len(first.replicas)}"
-            unknown = self.unknown_degree(stage)
-            if unknown:
-                return f"stage {number} has {unknown}"
-            if stage.tensor != first.tensor:
-                return f"stage {number} has tensor degree {stage.tensor}, stage 0 has {first.tensor}"
-            if not self.allows(Level(stage.recomputation, stage.zero, stage.reshard)):
-                return f"stage {number} has recomputation {stage.recomputation} and ZeRO stage {stage.zero}"
+                yield f"stage {number} is no interval of the execution order", at
+                return
+            if start and not allowed[start]:
+                yield f"stage {number} starts at {index.layers[start].id!r}, {_WHERE[self.cuts]}", f"{at}/0"
             start += len(positions)
-        dealt = plan.replica_mode is ReplicaMode.DEALT and len(first.replicas) > 1
-        return "it does not deal whole microbatches to replicas" if dealt else ""
+
+    def _misfits_of_stage(self, stage: Stage, first: Stage) -> Iterator[tuple[str, str]]:
+        """Words after "stage n has", and the field that they are about."""
+        most = 1 if self.replication is Replication.NONE else len(first.replicas)
+        if self.replication is not Replication.ANY and len(stage.replicas) != most:
+            yield f"{len(stage.replicas)} replicas, where {most} is the same for all", "replicas"
+        unknown = self.unknown_degree(stage)
+        if unknown:
+            yield unknown, unknown.partition(" ")[0]
+        for decision in DEGREES:
+            mine, theirs = getattr(stage, decision.value), getattr(first, decision.value)
+            if mine != theirs:
+                yield f"{decision.value} degree {mine}, stage 0 has {theirs}", decision.value
+        if not self.allows(Level(stage.recomputation, stage.zero, stage.reshard)):
+            yield f"recomputation {stage.recomputation} and ZeRO stage {stage.zero}", "recomputation"
+        if self.equal_levels and _level(stage) != _level(first):
+            yield "another recomputation, ZeRO stage or resharding than stage 0", "recomputation"
 
 
+_WHERE = {
+    Cuts.ANYWHERE: "anywhere",
+    Cuts.MODULES: "inside a module",
+    Cuts.CHAIN: "inside a module",
+    Cuts.BLOCKS: "not at a block",
+    Cuts.INNER_BLOCKS: "which leaves a stage without a block or inside one",
+}
+
+
+def _starts_module(layer: Layer) -> bool:
+    return PART_SEPARATOR not in layer.id and layer.op != LOSS
+
+
+def _level(stage: Stage) -> Level:
+    """Resharding counts under ZeRO 3 only."""
+    return Level(stage.recomputation, stage.zero, stage.reshard or stage.zero != 3)
+
+
+def _misfits_of_replicas(plan: Plan) -> Iterator[tuple[str, str]]:
+    degree = len(plan.stages[0].replicas)
+    if degree > 1 and plan.replica_mode is ReplicaMode.DEALT:
+        yield "stage 0 deals whole microbatches to its replicas", "/replica_mode"
+    elif plan.microbatch_size % degree:
+        yield f"stage 0 splits {plan.microbatch_size} samples among {degree} replicas", "/microbatch_size"
+
+
+_TORCH = ("1f1b", "gpipe", "interleaved_1f1b", "looped_bfs", "zb_v", "dualpipe_v")
+"""Schedules of which torch has classes."""
+_TORCH_ENOUGH = ("1f1b", "dualpipe_v")
 _ALL = tuple(Recomputation)
+_ALL_OR_NOTHING = (Recomputation.NONE, Recomputation.FULL)
 TARGETS = {
     target.name: target
     for target in (
         Target(
             name="torch_pipelining",
-            schedules=("1f1b", "gpipe"),
+            schedules=_TORCH,
             zero=(0, 1, 2, 3),
             recomputations=_ALL,
-            enough_microbatches=("1f1b",),
+            enough_microbatches=_TORCH_ENOUGH,
+        ),
+        Target(
+            name="torchtitan",
+            schedules=_TORCH,
+            zero=(0, 3),
+            recomputations=_ALL_OR_NOTHING,
+            enough_microbatches=_TORCH_ENOUGH,
+            cuts=Cuts.BLOCKS,
+            degrees=(Decision.TENSOR, Decision.CONTEXT),
+            equal_levels=True,
+            serves=False,
+        ),
+        Target(
+            name="megatron",
+            schedules=("1f1b", "interleaved_1f1b"),
+            zero=(0, 1),
+            recomputations=_ALL,
+            cuts=Cuts.BLOCKS,
+            degrees=DEGREES,
+            equal_levels=True,
+            serves=False,
+        ),
+        Target(
+            name="deepspeed",
+            schedules=("1f1b",),
+            zero=(0, 1),
+            recomputations=_ALL_OR_NOTHING,
+            cuts=Cuts.CHAIN,
+            equal_levels=True,
+            serves=False,
+        ),
+        Target(name="vllm", schedules=("1f1b", "gpipe"), cuts=Cuts.INNER_BLOCKS, trains=False),
+        Target(
+            name="device_map",
+            schedules=("1f1b", "gpipe"),
+            replication=Replication.NONE,
+            degrees=(),
+            trains=False,
         ),
         Target(
             name="runtime",
             schedules=("1f1b", "gpipe"),
-            zero=(0,),
-            recomputations=(Recomputation.NONE, Recomputation.FULL),
+            recomputations=_ALL_OR_NOTHING,
             enough_microbatches=("1f1b",),
-            whole_modules=False,
+            cuts=Cuts.ANYWHERE,
             degrees=(),
         ),
     )
 }
-"""By name. `runtime` is `pipeplan run`."""
+"""By name. `runtime` is `pipeplan run`; the others are exporters, which say where the limits come from."""
 
 
 def target_of(options: SearchOptions) -> Target | None:
@@ -118,17 +289,7 @@ def check_target(problem: Problem, options: SearchOptions) -> None:
         raise InputError(
             f"unknown target {options.target!r}: use {', '.join(sorted(TARGETS))}", pointer="/options/target"
         )
-    target, training = TARGETS[options.target], problem.training
-    wrong = ""
-    if options.schedule not in ("auto", *target.schedules):
-        wrong = f"the schedule {options.schedule!r}: use {', '.join(target.schedules)} or auto"
-    elif options.replica_mode is ReplicaMode.DEALT and options.replication is not Replication.NONE:
-        wrong = "dealt microbatches: use replica mode split"
-    elif unknown := target.unknown_degree(problem.workload):
-        wrong = f"{unknown}: use 1"
-    elif training is not None and not options.searched:
-        level = Level(training.recomputation, training.zero)
-        if not target.allows(level):
-            wrong = f"recomputation {level.recomputation} with ZeRO stage {level.zero}: use others, or search them"
+    target = TARGETS[options.target]
+    wrong = target.refusal(problem, options)
     if wrong:
         raise InputError(f"the target {target.name!r} cannot express {wrong}", pointer="/options/target")

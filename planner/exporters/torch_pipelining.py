@@ -27,6 +27,7 @@ from planner.plan import Plan
 from planner.problem import Problem
 from planner.result import SCHEMA_VERSION
 from planner.schedules import SCHEDULES, Placement
+from planner.targets import PART_SEPARATOR
 
 ENGINE = "torch.distributed.pipelining"
 TORCH_SCHEDULES = {
@@ -41,8 +42,6 @@ TORCH_SCHEDULES = {
 CSV_SCHEDULE = "_PipelineScheduleRuntime"
 """Torch's class that runs any action list: for schedules that torch has no class of its own for."""
 SPLIT_POINT = "BEGINNING"
-PART_SEPARATOR = "#"
-"""Traced layers that are a later part of a module are called `module#2`; they start inside its forward."""
 
 
 @EXPORTERS.register

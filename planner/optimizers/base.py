@@ -114,10 +114,9 @@ class SearchContext:
     @cached_property
     def may_cut(self) -> list[bool]:
         """Per position, whether a stage may start with the layer there (and, last, end with the last layer)."""
-        layers, pinned, target = self.problem.index.layers, set(self.options.cuts), self.target
-        allowed = [
-            (not pinned or layer.id in pinned) and (target is None or target.may_start_at(layer.id)) for layer in layers
-        ]
+        index, pinned = self.problem.index, set(self.options.cuts)
+        starts = [True] * len(index) if self.target is None else self.target.starts(index)
+        allowed = [(not pinned or layer.id in pinned) and may for layer, may in zip(index.layers, starts, strict=True)]
         return [True, *allowed[1:], True]
 
     @cached_property
