@@ -93,8 +93,9 @@ def test_prices_of_intervals_are_those_of_plans(problem: Problem, options: Searc
     context = context_of(problem, options)
     assume(len(problem.index) > 1 and not problem.graph.colocated and context.batches())
     batch = data.draw(st.sampled_from(context.batches()))
-    split = options.replica_mode is ReplicaMode.SPLIT
-    space = ChainSpace(context, "1f1b", batch, tuple(r for r in (1, 2) if not split or batch[0] % r == 0))
+    size, count = batch
+    pair = size % 2 == 0 if options.replica_mode is ReplicaMode.SPLIT else count > 1
+    space = ChainSpace(context, "1f1b", batch, (1, 2) if pair else (1,))
     assume(space.configs)
     config = data.draw(st.sampled_from(space.configs))
     later = space.add((0,), config)
