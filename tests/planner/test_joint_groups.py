@@ -369,14 +369,18 @@ def test_optimizers_that_know_no_groups_say_so(name: str) -> None:
         plan(problem, options)
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_engines_without_such_groups_are_given_none(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.trains])
+def test_engines_are_given_the_groups_that_they_know(name: str) -> None:
     problem = _grouped_chain(context=64, experts=2048)
     result = plan(problem, SearchOptions(searched=DEGREES, target=name))
     assert result.plan is not None
-    assert {(stage.context, stage.expert) for stage in result.plan.stages} == {(1, 1)}
-    with pytest.raises(InputError, match="cannot express context degree 2: use 1"):
-        plan(problem.with_workload(replace(problem.workload, context=2)), SearchOptions(target=name))
+    assert TARGETS[name].misfit(result.plan, problem) == ""
+    unknown = [decision for decision in DEGREES if decision not in TARGETS[name].degrees]
+    for decision in unknown:
+        assert {getattr(stage, decision.value) for stage in result.plan.stages} == {1}
+        pinned = problem.with_workload(replace(problem.workload, **{decision.value: 2}))
+        with pytest.raises(InputError, match=f"cannot express {decision.value} degree 2: use 1"):
+            plan(pinned, SearchOptions(target=name))
 
 
 def test_virtual_stages_have_groups_too() -> None:
