@@ -1,4 +1,4 @@
-"""Times without an event queue: what the engine says of an iteration with overlapped transfers, in a twentieth of its time.
+"""Times without an event queue: the end that the engine finds where transfers overlap, in a twentieth of its time.
 
 Every worker runs its passes in one order, and nothing but the optimizer steps of a worker of several stages can take
 the worker in between. So a pass needs no event:
