@@ -22,6 +22,11 @@ ROUNDING = 1e-9
 TIE = 0.03
 """Predicted times that differ by less are ties: predictions are no better than that."""
 
+ACTIONS_PER_S = 40_000
+GRACE_S = 1.0
+"""Actions, with their transfers, that the simulator runs in a second on a busy machine; how long it may go on after the
+time limit."""
+
 FOR_FEW_MICROBATCHES = "gpipe"
 
 MAX_SIMULATED_ACTIONS = 300_000
@@ -42,7 +47,7 @@ def finalists(context: SearchContext, searched: list[Searched]) -> list[Finalist
     found: list[Finalist] = []
     seen: set[str] = set()
     actions = 0
-    for candidate, name in _candidates(searched, context.options.num_finalists):
+    for candidate, name in _affordable(context, list(_candidates(searched, context.options.num_finalists))):
         key = repr(
             (candidate.plan.stages, candidate.plan.microbatch_size, name in OTHER_PLANS and candidate.plan.schedule)
         )
@@ -56,6 +61,18 @@ def finalists(context: SearchContext, searched: list[Searched]) -> list[Finalist
             found.append(Finalist(candidate=simulated[0], found_by=name, estimate=simulated[1]))
     by_objective = context.options.objective is Objective.THROUGHPUT
     return sorted(found, key=lambda f: _finalist_rank(f, by_objective))[: context.options.num_finalists]
+
+
+def _affordable(context: SearchContext, named: list[tuple[Candidate, str]]) -> list[tuple[Candidate, str]]:
+    """The candidates whose simulation ends in time, if there are any; else the one with the fewest actions."""
+    most = ACTIONS_PER_S * (context.clock.left_s() + GRACE_S)
+    quick = [pair for pair in named if _num_actions(pair[0].plan) <= most]
+    return quick or sorted(named, key=lambda pair: _num_actions(pair[0].plan))[:1]
+
+
+def _num_actions(plan: Plan) -> int:
+    """Forward and backward passes of one iteration."""
+    return 2 * len(plan.stages) * plan.num_microbatches
 
 
 def runner_up(best: Finalist, other: Finalist) -> RunnerUp:

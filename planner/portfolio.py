@@ -136,7 +136,7 @@ def _fall_back(found: list[Searched]) -> None:
     """An equal split, quickly, where the time was over before anything was found."""
     step = Step(optimizer=FALL_BACK)
     for each in found:
-        if each.outcomes and step.optimizer not in each.outcomes and not refusal(OPTIMIZERS[FALL_BACK], each.context):
+        if each.outcomes and not refusal(OPTIMIZERS[FALL_BACK], each.context):
             _run(each, step, Clock(FALL_BACK_S), ())
 
 

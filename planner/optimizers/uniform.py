@@ -52,7 +52,7 @@ class Uniform:
         best = min((c.objective_s for c in context.incumbents), default=math.inf)
         for number, (estimate_s, batch, stages) in enumerate(_shapes(context, groups)):
             worth = estimate_s <= WORTH_TRYING * best or number < context.options.num_finalists
-            if context.clock.expired() or not worth:
+            if number and (context.clock.expired() or not worth):
                 finished = not context.clock.expired()
                 break
             fitting = _fitting(context, groups, stages, batch, room.levels(len(groups), stages, batch))

@@ -270,25 +270,31 @@ def _divided(passes: Array, places: list[int], cuts: list[int], stages: int) -> 
 
 def _relieved(shape: _Shape, passes: Array, places: set[int], cuts: list[int]) -> list[int]:
     """Move cuts next to the busiest rank's stages while the sorted loads of the ranks get smaller."""
-    best = _loads(shape, passes, cuts)
+    loads = _loads(shape, passes, cuts)
     for _ in range(MOVES):
-        trials = [(loads, moved) for moved in _moves(places, cuts) if (loads := _loads(shape, passes, moved)) < best]
-        if not trials:
+        best, busiest = sorted(loads, reverse=True), loads.index(max(loads))
+        inner = {s + end for s in range(shape.stages) if shape.rank(s) == busiest for end in (0, 1)}
+        moves = _moves(places, cuts, sorted(inner - {0, shape.stages}))
+        trials = [(sorted(_loads(shape, passes, moved), reverse=True), moved) for moved in moves]
+        least = min(trials, default=(best, cuts))
+        if least[0] >= best:
             break
-        best, cuts = min(trials)
+        cuts = least[1]
+        loads = _loads(shape, passes, cuts)
     return cuts
 
 
 def _loads(shape: _Shape, passes: Array, cuts: list[int]) -> list[float]:
+    """Seconds of both passes per rank."""
     loads = [0.0] * shape.ranks
     for s, (i, j) in enumerate(pairwise(cuts)):
         loads[shape.rank(s)] += float(passes[i, j])
-    return sorted(loads, reverse=True)
+    return loads
 
 
-def _moves(places: set[int], cuts: list[int]) -> Iterator[list[int]]:
-    """Every inner cut one layer to the left or to the right."""
-    for number in range(1, len(cuts) - 1):
+def _moves(places: set[int], cuts: list[int], numbers: list[int]) -> Iterator[list[int]]:
+    """The numbered cuts one layer to the left or to the right."""
+    for number in numbers:
         for place in (cuts[number] - 1, cuts[number] + 1):
             if place in places and cuts[number - 1] < place < cuts[number + 1]:
                 yield [*cuts[:number], place, *cuts[number + 1 :]]
