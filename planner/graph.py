@@ -120,7 +120,7 @@ class GraphIndex:
 
     def __init__(self, graph: LayerGraph) -> None:
         self.graph = graph
-        self.layers = _topological_order(graph)
+        self.layers = topological_order(graph)
         self.position = {layer.id: i for i, layer in enumerate(self.layers)}
         self.tensors = _tensors(graph, self.position)
         self.predecessors: list[set[int]] = [set() for _ in self.layers]
@@ -167,7 +167,8 @@ class GraphIndex:
         return flags
 
 
-def _topological_order(graph: LayerGraph) -> tuple[Layer, ...]:
+def topological_order(graph: LayerGraph) -> tuple[Layer, ...]:
+    """The layers, each after its predecessors and else as in the file; InputError that names a cycle."""
     position = {layer.id: i for i, layer in enumerate(graph.layers)}
     waiting = [0] * len(graph.layers)
     after: list[set[int]] = [set() for _ in graph.layers]

@@ -3,6 +3,7 @@
 gpt2-small                     a recorded model of the catalogue                       -> ModelRecord
 vgg16.graph.txt, plan-in.json  a file in a known format, guessed or named              -> ProfiledModel or ModelRecord
 -                              the same on standard input
+folder, model.onnx, x.json.gz  a format of several files, no text, or packed           -> ProfiledModel or ModelRecord
 config.json, folder            a transformers configuration (torch extra)              -> ModelRecord
 module:factory                 a Python function (torch extra, runs its code)          -> ModelRecord
 """
@@ -21,6 +22,7 @@ from planner.profile import Profile
 from planner.workload import Inference, Training
 from profiles.catalogue import near_matches
 from profiles.importers.base import IMPORTERS, UNNAMED_DEVICE, ImportOptions, read_text
+from profiles.importers.reading import read_path
 from profiles.model import Grain, ModelRecord, ModelSource, ProfiledModel
 from profiles.recipes import CONFIGURATION, is_configuration, is_factory, loader_of, model_source, record_of
 
@@ -51,12 +53,13 @@ class SourceOptions:
     """What a source leaves open.
 
     `device_type` names the device of a file that does not say where it was measured, `minibatch_size` the samples of
-    its minibatch. The next four are those of torch models. `allow_code` must be set for `module:factory`, which runs
-    a user's Python code: the command line sets it, the service never.
+    its minibatch, `model` one of several models. The next four are those of torch models. `allow_code` must be set for
+    `module:factory`, which runs a user's Python code: the command line sets it, the service never.
     """
 
     device_type: str | None = None
     minibatch_size: int = 1
+    model: str | None = None
     sequence_length: int | None = None
     dtype: str = "float32"
     grain: Grain = Grain.BLOCK
@@ -194,11 +197,23 @@ def _load(source: str, format: str | None, options: SourceOptions) -> ProfiledMo
         return _recorded(source)
     if format == FACTORY or (format is None and _looks_like_factory(source)):
         return _built(source, options)
+    imported = _import_options(options)
+    if source != STANDARD_INPUT and (found := read_path(Path(source), format=format, options=imported)):
+        return found
     text = _text_of(source)
     if format == TRANSFORMERS or (format is None and is_configuration(text)):
         return record_of(_recipe(source, text, options))
-    imported = ImportOptions(device_type=options.device_type, minibatch_size=options.minibatch_size)
     return read_text(text, format=format, options=imported)
+
+
+def _import_options(options: SourceOptions) -> ImportOptions:
+    return ImportOptions(
+        device_type=options.device_type,
+        minibatch_size=options.minibatch_size,
+        model=options.model,
+        sequence_length=options.sequence_length,
+        grain=options.grain,
+    )
 
 
 def _recorded(name: str) -> ModelRecord:

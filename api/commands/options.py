@@ -24,7 +24,13 @@ OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the result to a file.")
 ]
 FormatOption = Annotated[
-    str | None, typer.Option("--format", metavar="NAME", help="Format of the source (default: guessed).")
+    str | None, typer.Option("--format", "--from", metavar="NAME", help="Format of the source (default: guessed).")
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", metavar="NAME", help="The model, where a source holds several.")
+]
+MinibatchOption = Annotated[
+    int, typer.Option("--minibatch", min=1, metavar="N", help="Samples behind the figures of a graph.txt or a trace.")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of all randomness.")]
 

@@ -13,6 +13,8 @@ from api.commands.options import (
     AUTO,
     FormatOption,
     JsonOption,
+    MinibatchOption,
+    ModelOption,
     OutputOption,
     SeedOption,
     count_or_auto,
@@ -126,9 +128,8 @@ def command(
         int | None, typer.Option("--sequence-length", min=1, metavar="N", help="Tokens per sample.")
     ] = None,
     inference: Annotated[bool, typer.Option("--inference", help="Forward passes only.")] = False,
-    minibatch: Annotated[
-        int, typer.Option("--minibatch", min=1, metavar="N", help="Samples behind the figures of a graph.txt.")
-    ] = 1,
+    minibatch: MinibatchOption = 1,
+    model: ModelOption = None,
     device_type: Annotated[
         str | None, typer.Option("--device-type", metavar="TYPE", help="Device of costs whose file names none.")
     ] = None,
@@ -172,6 +173,7 @@ def command(
         format=format,
         minibatch_size=minibatch,
         device_type=device_type,
+        model=model,
         sequence_length=sequence_length,
         grain=grain,
         seed=seed,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from api.commands.options import FormatOption, OutputOption, SeedOption, counts
+from api.commands.options import FormatOption, MinibatchOption, ModelOption, OutputOption, SeedOption, counts
 from api.commands.pricing import check_sequence_length, measured, recorded
 from api.commands.sourcing import Reading, read_source
 from planner.errors import InputError
@@ -38,6 +38,8 @@ def command(
     grain: Annotated[Grain, typer.Option("--grain", help="Cut into repeated blocks or single modules.")] = Grain.BLOCK,
     seed: SeedOption = 0,
     format: FormatOption = None,
+    minibatch: MinibatchOption = 1,
+    model: ModelOption = None,
 ) -> None:
     """Write a model's layers and their costs as a profile: measured on this machine, or priced for a device type."""
     from api.terminal.files import check_writable, write_text
@@ -45,7 +47,14 @@ def command(
 
     check_writable(output)
     how = Reading(
-        format=format, device_type=device, sequence_length=sequence_length, dtype=dtype, grain=grain, seed=seed
+        format=format,
+        minibatch_size=minibatch,
+        device_type=device,
+        model=model,
+        sequence_length=sequence_length,
+        dtype=dtype,
+        grain=grain,
+        seed=seed,
     )
     found = read_source(source, how)
     sizes = counts(microbatch_sizes)

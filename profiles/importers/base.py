@@ -1,17 +1,20 @@
 """The protocol of importers: foreign text in, a profiled model out.
 
 What an importer reads is untrusted. It checks every number that it uses and names the line or the field of what is
-wrong; graph-wide checks (cycles, unknown ids) are `Problem`'s.
+wrong; `checked` then looks at the graph as a whole (cycles, unknown ids), as `Problem` does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from planner.checks import check_graph
 from planner.errors import InputError
+from planner.graph import topological_order
 from planner.registry import Registry
-from profiles.model import ModelRecord, ProfiledModel
+from profiles.model import Grain, ModelRecord, ProfiledModel
 
 UNNAMED_DEVICE = "unnamed"
 """Device type of a profile whose file does not say where it was measured."""
@@ -21,11 +24,18 @@ SNIFFED_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
-    """What a file leaves open. `device_type` names the device that the costs were measured on; `minibatch_size` is
-    the number of samples behind its figures where the format counts per minibatch."""
+    """What a file leaves open.
+
+    `device_type` names the device that the costs were measured on, or picks one of several; `minibatch_size` is the
+    number of samples behind the figures where the format counts per minibatch. `model` picks one of several models,
+    `sequence_length` stands for lengths that a graph leaves open, `grain` is how finely a graph of operators is cut.
+    """
 
     device_type: str | None = None
     minibatch_size: int = 1
+    model: str | None = None
+    sequence_length: int | None = None
+    grain: Grain = Grain.BLOCK
 
 
 class Importer(Protocol):
@@ -40,6 +50,20 @@ class Importer(Protocol):
         """The model in `text`; InputError that names the line or the field of what is wrong."""
 
 
+@runtime_checkable
+class FilesImporter(Importer, Protocol):
+    """A format of several files in a folder, or of bytes that are no text. `profiles.importers.reading` reads them.
+
+    Only the command line does: nothing of a request reaches `read_files`.
+    """
+
+    def wants(self, path: str) -> bool:
+        """Whether the file of that path, relative to the folder and with slashes, is part of the format."""
+
+    def read_files(self, files: Mapping[str, bytes], options: ImportOptions) -> ProfiledModel | ModelRecord:
+        """The model in the files, by their paths; InputError that names the file and what is wrong there."""
+
+
 IMPORTERS: Registry[Importer] = Registry("format", "profiles.importers")
 
 
@@ -48,7 +72,14 @@ def read_text(
 ) -> ProfiledModel | ModelRecord:
     """The model in `text`, in the named format or in the one that it looks like."""
     importer = IMPORTERS[format] if format else sniffed(text)
-    return importer.read(text.removeprefix("\ufeff"), options or ImportOptions())
+    return checked(importer.read(text.removeprefix("\ufeff"), options or ImportOptions()))
+
+
+def checked(model: ProfiledModel | ModelRecord) -> ProfiledModel | ModelRecord:
+    """The model, when its graph is a graph: InputError for repeated ids, loose edges, sizes out of range, cycles."""
+    check_graph(model.graph)
+    topological_order(model.graph)
+    return model
 
 
 def sniffed(text: str) -> Importer:

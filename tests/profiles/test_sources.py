@@ -12,7 +12,7 @@ from planner.problem import Problem
 from planner.workload import Inference, Training
 from profiles import recipes, sources
 from profiles.clusters import parse_cluster
-from profiles.importers.base import UNNAMED_DEVICE
+from profiles.importers.base import IMPORTERS, UNNAMED_DEVICE
 from profiles.model import ModelRecord, ProfiledModel
 from profiles.sources import SourceOptions, build_problem, catalogue_problem, load_source, on_cluster
 
@@ -132,7 +132,7 @@ def test_what_is_missing_for_a_problem_is_named(cluster, workload, missing):
         ("gpt2", None, "did you mean gpt2-small"),
         ("nothing-like-it.xyz", None, "Models: bert-large"),
         ("resnet50", "catalogue", "did you mean resnet-50"),
-        (VGG, "onnx", "unknown format 'onnx': use one of calculon, device-placement, pipedream, piper, profile, cat"),
+        (VGG, "gguf", f"unknown format 'gguf': use one of {', '.join(IMPORTERS.names())}, cat"),
         (VGG, "device-placement", "not valid JSON"),
         ("a\0b", None, "is no name of a model or file"),
         ("os:system", None, "run by the command line only"),
