@@ -44,10 +44,10 @@ class Target:
     """What one engine can express.
 
     `replication`: the widest that it can run. `degrees`: which of tensor, context and expert degree it knows.
-    `enough_microbatches`: schedules that need at least as many microbatches as stages. `equal_levels`: one
-    recomputation and one ZeRO stage for all stages. `trains` and `serves`: for which workloads it is. Stages are
-    intervals of the execution order, replicas split every microbatch, degrees are the same in all stages, for all of
-    them.
+    `enough_microbatches`: schedules that need at least as many microbatches as stages, `several_stages`: that need
+    several ranks with several stages each. `equal_levels`: one recomputation and one ZeRO stage for all stages.
+    `trains` and `serves`: for which workloads it is. Stages are intervals of the execution order, replicas split every
+    microbatch, degrees are the same in all stages, for all of them.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Target:
     zero: tuple[int, ...] = (0,)
     recomputations: tuple[Recomputation, ...] = (Recomputation.NONE,)
     enough_microbatches: tuple[str, ...] = ()
+    several_stages: tuple[str, ...] = ()
     replication: Replication = Replication.EQUAL
     cuts: Cuts = Cuts.MODULES
     degrees: tuple[Decision, ...] = (Decision.TENSOR,)
@@ -138,6 +139,9 @@ class Target:
         stages = len(plan.stages)
         if plan.schedule in self.enough_microbatches and plan.num_microbatches < stages:
             yield f"{plan.schedule} has {plan.num_microbatches} microbatches for {stages} stages", "/num_microbatches"
+        ranks = max(plan.rank_of) + 1
+        if plan.schedule in self.several_stages and (ranks == 1 or ranks == stages):
+            yield f"stage 0 of {plan.schedule} is one of {stages} on {ranks} ranks, not several on several", "/schedule"
         yield from self._misfits_of_cuts(plan, problem.index)
         for number, stage in enumerate(plan.stages):
             for words, field in self._misfits_of_stage(stage, plan.stages[0]):
@@ -239,6 +243,7 @@ TARGETS = {
         Target(
             name="megatron",
             schedules=("1f1b", "interleaved_1f1b"),
+            several_stages=("interleaved_1f1b",),
             zero=(0, 1),
             recomputations=_ALL,
             cuts=Cuts.BLOCKS,
