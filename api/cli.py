@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from api.commands import catalogue, estimate, export, plan, profile, run, serve, simulate
+from api.commands import catalogue, estimate, export, import_plan, plan, profile, run, serve, simulate
 from planner.errors import PlannerError
 
 INTERRUPTED = 130
@@ -34,8 +34,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (profile, plan, estimate, simulate, run, export, serve, catalogue):
-    app.command(name=command.__name__.rpartition(".")[2])(command.command)
+for command in (profile, plan, estimate, simulate, run, export, import_plan, serve, catalogue):
+    app.command(name=command.__name__.rpartition(".")[2].replace("_", "-"))(command.command)
 
 
 def _show_version(wanted: bool) -> None:

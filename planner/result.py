@@ -212,8 +212,28 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A plan that is run today, priced like the answer beside it.
+
+    `name` says where it comes from. `ratio` is its simulated iteration time over the answer's; None without an answer.
+    `faults` say what it needs and the problem does not have (memory).
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    name: str
+    plan: Plan
+    estimate: Estimate
+    ratio: float | None = None
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanResult:
-    """The answer to one planning request. `plan` and `estimate` are None when there is no plan."""
+    """The answer to one planning request. `plan` and `estimate` are None when there is no plan.
+
+    `baseline` is set where the caller asked to compare with a plan of his own.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
 
@@ -224,3 +244,4 @@ class PlanResult:
     planner_version: str = ""
     explanation: Explanation | None = None
     changes: Changes | None = None
+    baseline: Baseline | None = None

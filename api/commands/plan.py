@@ -100,6 +100,10 @@ def command(
     target: Annotated[
         str, typer.Option("--target", metavar="ENGINE", help="Search only what this engine can run.")
     ] = "",
+    compare_with: Annotated[
+        str | None,
+        typer.Option("--compare-with", metavar="FILE", help="A plan or an engine's layout, priced beside it."),
+    ] = None,
     cut: Annotated[
         list[str] | None, typer.Option("--cut", metavar="LAYER", help="A stage starts here (repeat; all cuts).")
     ] = None,
@@ -194,21 +198,31 @@ def command(
         seed=seed,
     )
     given, options = fixed(fix, given, options)
-    found = _planned(source, cluster, given, how, options)
+    found = _planned(source, cluster, given, how, options, compare_with)
     _tell(found, output, json)
     _leave(found.result)
 
 
-def _planned(source: str, cluster: str | None, given: GivenWorkload, how: Reading, options: SearchOptions) -> PlanFile:
+def _planned(
+    source: str,
+    cluster: str | None,
+    given: GivenWorkload,
+    how: Reading,
+    options: SearchOptions,
+    compare_with: str | None,
+) -> PlanFile:
+    from api.commands.comparing import baseline_plan, compared
     from api.plan_file import PlanFile
     from api.terminal.progress import spinner
     from planner.service import answer
 
     built = built_problem(source, cluster, given, how)
     problem, options = built.problem, replace(options, searched=built.searched)
+    theirs = None if compare_with is None else baseline_plan(compare_with, problem)
     with spinner(f"planning {len(problem.graph.layers)} layers on {len(problem.cluster.devices)} devices"):
         found = answer(problem, options)
-    return PlanFile(result=found.result, problem=found.problem, source=built.recipe)
+    result = found.result if theirs is None else compared(found.result, theirs, problem, str(compare_with))
+    return PlanFile(result=result, problem=found.problem, source=built.recipe)
 
 
 def _tell(found: PlanFile, output: Path | None, json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from api.terminal.comparison_view import comparison_rows, comparison_table
 from api.terminal.explanation_view import REMEDY_COLUMNS, attained_words, explanation_rows, remedy_row
 from api.terminal.grids import pairs, table
 from api.terminal.stage_tables import memory_table, stage_table, time_table
@@ -57,6 +58,10 @@ def _parts(result: PlanResult, problem: Problem) -> Iterator[RenderableType]:
     if result.report.infeasibility is not None and result.report.infeasibility.remedies:
         yield ""
         yield table("What helps", REMEDY_COLUMNS, map(remedy_row, result.report.infeasibility.remedies))
+    if result.baseline is not None:
+        yield ""
+        yield comparison_table(result, result.baseline)
+        yield pairs(comparison_rows(result, result.baseline))
     if result.runners_up:
         most = len(result.runners_up) if report.objective == Objective.PARETO else MAX_RUNNERS_UP
         shown = result.runners_up[:most]
