@@ -12,9 +12,10 @@ from planner.plan import Plan
 from planner.portfolio import OTHER_PLANS, Searched
 from planner.result import RunnerUp
 from planner.schedules import SCHEDULES, Placement
-from planner.simulation.estimate import simulate_plan
+from planner.simulation.estimate import estimate_priced
 from planner.timeline import Estimate
-from planner.verify import verify
+from planner.verify import priced_and_verified
+from planner.workload import Communication
 
 ROUNDING = 1e-9
 """Values that differ by less, relatively, are equal: they were summed in another order."""
@@ -22,14 +23,14 @@ ROUNDING = 1e-9
 TIE = 0.03
 """Predicted times that differ by less are ties: predictions are no better than that."""
 
-ACTIONS_PER_S = 40_000
+ACTIONS_PER_S = {Communication.BLOCKING: 40_000, Communication.OVERLAPPED: 200_000}
 GRACE_S = 1.0
-"""Actions, with their transfers, that the simulator runs in a second on a busy machine; how long it may go on after the
-time limit."""
+"""Actions, with their transfers, that are simulated in a second on a busy machine (by events, and by recurrence); how
+long it may go on after the time limit."""
 
 FOR_FEW_MICROBATCHES = "gpipe"
 
-MAX_SIMULATED_ACTIONS = 300_000
+MAX_SIMULATED_ACTIONS = 1_000_000
 """Finalists after the first are simulated while their actions sum up to at most this many."""
 
 
@@ -65,7 +66,8 @@ def finalists(context: SearchContext, searched: list[Searched]) -> list[Finalist
 
 def _affordable(context: SearchContext, named: list[tuple[Candidate, str]]) -> list[tuple[Candidate, str]]:
     """The candidates whose simulation ends in time, if there are any; else the one with the fewest actions."""
-    most = ACTIONS_PER_S * (context.clock.left_s() + GRACE_S)
+    rate = ACTIONS_PER_S[context.problem.workload.communication]
+    most = rate * (context.clock.left_s() + GRACE_S)
     quick = [pair for pair in named if _num_actions(pair[0].plan) <= most]
     return quick or sorted(named, key=lambda pair: _num_actions(pair[0].plan))[:1]
 
@@ -94,13 +96,15 @@ def runner_up(best: Finalist, other: Finalist) -> RunnerUp:
 def _candidates(searched: list[Searched], most: int) -> Iterator[tuple[Candidate, str]]:
     """Candidates with their optimizer: the best of every source, then the second best, and so on, `most` of each.
 
-    A source is what was searched under one schedule: closed forms are made for one stage per device group and an
-    unsplit backward, and overrate what others take.
+    A source is what was searched under one schedule, with groups of one kind: closed forms are made for one stage per
+    device group and an unsplit backward, and overrate what others take.
     """
     named = [(c, name) for each in searched for name, outcome in each.outcomes.items() for c in outcome.candidates]
-    sources: dict[str, list[tuple[Candidate, str]]] = {}
+    sources: dict[object, list[tuple[Candidate, str]]] = {}
     for pair in sorted(named, key=lambda pair: _candidate_rank(pair[0])):
-        sources.setdefault(pair[0].plan.schedule, []).append(pair)
+        first = pair[0].plan.stages[0]
+        kind = (pair[0].plan.schedule, first.tensor, first.context, first.expert)
+        sources.setdefault(kind, []).append(pair)
     yield from (pair for row in zip_longest(*(s[:most] for s in sources.values())) for pair in row if pair is not None)
 
 
@@ -114,11 +118,12 @@ def _best_schedule(context: SearchContext, candidate: Candidate) -> tuple[Candid
         if best is not None and (context.clock.expired() or context.options.objective is Objective.THROUGHPUT):
             break
         trial = replace(candidate, plan=replace(candidate.plan, schedule=schedule))
-        if verify(trial.plan, context.problem, context.costs) or _misfits(context, trial.plan):
+        priced, wrong = priced_and_verified(trial.plan, context.problem, context.costs)
+        if priced is None or wrong or _misfits(context, trial.plan):
             continue
-        _, priced = simulate_plan(context.problem, trial.plan, context.costs)
-        if best is None or priced.iteration_time_s < best[1].iteration_time_s * (1 - ROUNDING):
-            best = (trial, priced)
+        estimate = estimate_priced(context.problem, priced)
+        if best is None or estimate.iteration_time_s < best[1].iteration_time_s * (1 - ROUNDING):
+            best = (trial, estimate)
     return best
 
 

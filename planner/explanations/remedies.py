@@ -14,7 +14,7 @@ from planner.options import Decision, SearchOptions
 from planner.plan import Plan
 from planner.problem import Problem
 from planner.result import Infeasibility, Remedy
-from planner.simulation.estimate import simulate_plan
+from planner.simulation.estimate import estimate_plan
 from planner.timeline import Estimate
 from planner.variations import with_cluster, with_memory
 from planner.workload import Recomputation, Training, Workload
@@ -79,7 +79,7 @@ def _planned(change: _Change, clock: Clock) -> tuple[Plan, Estimate] | None:
     found = replanned(change.problem, change.options, limit_s)
     if found is not None:
         return found.candidate.plan, found.estimate
-    return None if question.plan is None else (question.plan, simulate_plan(change.problem, question.plan)[1])
+    return None if question.plan is None else (question.plan, estimate_plan(change.problem, question.plan))
 
 
 def _remedy(change: _Change, plan: Plan, estimate: Estimate) -> Remedy:

@@ -17,7 +17,7 @@ from planner.options import Objective, SearchOptions
 from planner.plan import Plan
 from planner.problem import Problem
 from planner.result import WhatIf
-from planner.simulation.estimate import simulate_plan
+from planner.simulation.estimate import estimate_plan
 from planner.timeline import Estimate
 from planner.variations import grown, unit, with_bandwidth, with_cluster, with_memory
 from planner.workload import Workload
@@ -94,7 +94,7 @@ def _workload(work: Workload, size: int, count: int) -> Workload:
 def _priced(change: str, problem: Problem, plan: Plan) -> tuple[str, Estimate, bool] | None:
     """The same plan; None where it has no price there (a schedule that does not allow the count)."""
     try:
-        return change, simulate_plan(problem, replace(plan, problem_fingerprint=""))[1], False
+        return change, estimate_plan(problem, replace(plan, problem_fingerprint="")), False
     except PlannerError:
         return None
 

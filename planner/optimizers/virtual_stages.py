@@ -17,7 +17,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from planner.costs.communication import Group
 from planner.costs.holding import Holding
 from planner.costs.intervals import Array
 from planner.costs.objective import objective_s
-from planner.errors import InputError
 from planner.joint import spreads_experts
 from planner.optimizers._chain_settings import query_of
 from planner.optimizers._chain_space import ChainSpace, Config, device_classes
@@ -34,11 +33,12 @@ from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContex
 from planner.options import Level, Objective, Replication
 from planner.plan import Plan, Stage
 from planner.schedules import SCHEDULES, Kept, PipelineShape, Placement, rank_at
-from planner.verify import verify
+from planner.verify import priced_and_verified
 from planner.workload import ReplicaMode
 
-MAX_SHAPES = 6
-"""Shapes that are cut and priced, the most promising first, per placement."""
+MAX_SHAPES = 32
+MAX_PRICED = 6
+"""Shapes that are cut, and those that are priced, the most promising first, per placement."""
 MAX_LAYERS = 1500
 """As for `chain_dp`: tables of intervals."""
 MOVES = 200
@@ -75,11 +75,13 @@ class VirtualStages:
         classes = device_classes(context.problem, context.problem.workload.tensor)
         for placement in (Placement.LOOP, Placement.V):
             names = [name for name in context.virtual_schedules if SCHEDULES[name].placement is placement]
-            ideas = _ideas(context, placement, len(classes[0])) if names and classes else []
-            for idea in ideas[:MAX_SHAPES]:
-                if context.clock.expired() or idea.estimate_s >= best:
+            shapes = _shapes(context, placement, classes, best) if names and classes else iter(())
+            trials = [trial for shape in islice(shapes, MAX_SHAPES) for trial in _trials(shape, names)]
+            for trial in sorted(trials, key=lambda trial: trial.estimate_s)[:MAX_PRICED]:
+                candidate = _candidate(context, trial)
+                found += [candidate] if candidate else []
+                if context.clock.expired():
                     break
-                found += _candidates(context, _shape(context, idea, classes), names)
         return Outcome(
             candidates=tuple(sorted(found, key=lambda c: c.objective_s)),
             exact=False,
@@ -133,10 +135,11 @@ def _of_degree(
     if ranks < 2 or 2 * ranks > layers or (placement is Placement.LOOP and count % ranks):
         return
     whole = math.fsum(min(row) for row in zip(*query.passes(batch[0], degree), strict=True))
-    for per_rank in range(2, (2 if placement is Placement.V else layers // ranks) + 1):
-        if wanted in (None, ranks * per_rank):
+    most = 2 if placement is Placement.V else layers // ranks
+    for per_rank in range(2, most + 1) if wanted else sorted({most, -(-most // 2), -(-most // 4), 2}):
+        if wanted in (None, ranks * per_rank) and per_rank > 1:
             yield _Idea(
-                estimate_s=(count + (ranks - 1) / per_rank) * whole / ranks,
+                estimate_s=_estimate_s(count, ranks, ranks * per_rank, whole),
                 placement=placement,
                 batch=batch,
                 degree=degree,
@@ -145,26 +148,58 @@ def _of_degree(
             )
 
 
-def _shape(context: SearchContext, idea: _Idea, classes: list[list[Group]]) -> _Shape:
-    space = ChainSpace(context, context.schedules[0], idea.batch, (idea.degree,), classes=classes)
-    return _Shape(placement=idea.placement, space=space, config=space.configs[0], ranks=idea.ranks, stages=idea.stages)
+def _shapes(context: SearchContext, placement: Placement, classes: list[list[Group]], best: float) -> Iterator[_Shape]:
+    """The ideas better than `best` whose weights and states have room, with their prices."""
+    spaces: dict[tuple[tuple[int, int], int], ChainSpace] = {}
+    for idea in _ideas(context, placement, len(classes[0])):
+        if idea.estimate_s >= best or context.clock.expired():
+            return
+        key = (idea.batch, idea.degree)
+        if key not in spaces:
+            spaces[key] = ChainSpace(context, context.schedules[0], idea.batch, (idea.degree,), classes=classes)
+        space = spaces[key]
+        if space.configs and _has_room(space, idea.ranks):
+            yield _Shape(
+                placement=placement, space=space, config=space.configs[0], ranks=idea.ranks, stages=idea.stages
+            )
 
 
-def _candidates(context: SearchContext, shape: _Shape, names: list[str]) -> list[Candidate]:
-    """A plan per schedule, at the first level that fits."""
+def _has_room(space: ChainSpace, ranks: int) -> bool:
+    """Whether the ranks together hold what the whole model always holds, at some level: necessary for any cuts."""
+    config = space.configs[0]
+    limit = space.limit_bytes(config)
+    whole = min(float(space.excess_at(level, config, 0)[0, space.num_layers]) for level in space.levels) + limit
+    return whole <= ranks * limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """A shape with its cuts, a schedule and the first level that may fit; `estimate_s` at that level."""
+
+    shape: _Shape
+    cuts: list[int]
+    schedule: str
+    level: Level
+    estimate_s: float
+
+
+def _trials(shape: _Shape, names: list[str]) -> Iterator[_Trial]:
+    """One per schedule under which some level may fit."""
     cuts = _cuts(shape)
-    if cuts is None:
-        return []
-    found = []
-    for name in names:
+    for name in names if cuts else ():
+        assert cuts is not None
         holding = Holding(SCHEDULES[name], _pipeline(shape))
-        trials = (
-            _candidate(context, shape, cuts, level, name)
-            for level in shape.space.levels
-            if _may_fit(shape, level, cuts, holding)
-        )
-        found += [c for c in [next(filter(None, trials), None)] if c is not None]
-    return found
+        fitting = (level for level in shape.space.levels if _may_fit(shape, level, cuts, holding))
+        level = next(fitting, None)
+        if level is not None:
+            whole = float(shape.space.passes(level, shape.config)[0, shape.space.num_layers])
+            estimate_s = _estimate_s(shape.space.num_microbatches, shape.ranks, shape.stages, whole)
+            yield _Trial(shape=shape, cuts=cuts, schedule=name, level=level, estimate_s=estimate_s)
+
+
+def _estimate_s(count: int, ranks: int, stages: int, whole_s: float) -> float:
+    """The formula of the module."""
+    return (count + (ranks - 1) * ranks / stages) * whole_s / ranks
 
 
 def _pipeline(shape: _Shape) -> PipelineShape:
@@ -177,15 +212,16 @@ def _pipeline(shape: _Shape) -> PipelineShape:
     )
 
 
-def _candidate(context: SearchContext, shape: _Shape, cuts: list[int], level: Level, schedule: str) -> Candidate | None:
-    plan = _plan(context, shape, cuts, level, schedule)
-    if verify(plan, context.problem, context.costs):
-        return None
-    try:
-        value = objective_s(context.problem, context.costs.price(plan), context.options.objective, context.search_model)
-    except InputError:
-        return None
-    return Candidate(plan=plan, objective_s=value)
+def _candidate(context: SearchContext, trial: _Trial) -> Candidate | None:
+    """The trial's plan at its level, or at the next that fits."""
+    levels = trial.shape.space.levels
+    for level in levels[levels.index(trial.level) :]:
+        plan = _plan(context, trial.shape, trial.cuts, level, trial.schedule)
+        priced, wrong = priced_and_verified(plan, context.problem, context.costs)
+        if priced is not None and not wrong:
+            value = objective_s(context.problem, priced, context.options.objective, context.search_model)
+            return Candidate(plan=plan, objective_s=value)
+    return None
 
 
 def _may_fit(shape: _Shape, level: Level, cuts: list[int], holding: Holding) -> bool:
