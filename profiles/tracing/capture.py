@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from planner.errors import InputError
 from planner.runtime.program import RunnableModel
+from profiles.tracing.regions import inline_regions
 
 ASSERTIONS = ("aten::_assert_tensor_metadata", "aten::sym_constrain_range", "aten::_assert_scalar")
 """Operators that only check what the trace already fixed: they are dropped."""
@@ -121,7 +122,8 @@ def _flatten(module: fx.GraphModule, runnable: RunnableModel) -> fx.GraphModule:
         )
     output.args = (results[0],)
     graph.set_codegen(fx.graph.CodeGen())
-    graph.eliminate_dead_code()
+    inline_regions(module)
+    graph.eliminate_dead_code(_has_effect)
     _name_tied_parameters(graph, runnable.model)
     for node in reversed(graph.nodes):
         if node.op == "get_attr" and not node.users:
@@ -129,6 +131,12 @@ def _flatten(module: fx.GraphModule, runnable: RunnableModel) -> fx.GraphModule:
     flat = fx.GraphModule(module, graph, class_name="Traced")
     flat.train()
     return flat
+
+
+def _has_effect(node: fx.Node) -> bool:
+    """Whether an operator matters even if nobody reads its result. Random ones do not: dropout is off."""
+    schema = getattr(node.target, "_schema", None)
+    return node.op in ("placeholder", "output") or (schema is not None and schema.is_mutable)
 
 
 def _name_tied_parameters(graph: fx.Graph, model: nn.Module) -> None:

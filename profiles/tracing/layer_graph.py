@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 from torch import fx, nn
@@ -22,13 +23,20 @@ def build_graph(
 
     Sizes are exact: bytes of the traced tensors divided by `batch_size` (rounded up for the rare tensor without a
     batch dimension). Parameters are counted in every layer that reads them; those that several layers read are tied.
-    Parameters that the forward pass never reads are in no layer.
+    Parameters that the forward pass never reads (poolers, mask tokens) are counted where the model holds them, see
+    `unread_parameters`: so the layers hold what the model holds.
     """
     ids = list(dict.fromkeys(layer_of.values()))
     parameters = layer_parameters(module, layer_of)
+    unread = unread_parameters(model, parameters)
     reduced = collective_bytes(module, layer_of, batch_size)
     exchanged, entries = exchanges(module, layer_of, batch_size), _entries(module, layer_of)
-    layers = [_layer(i, model, parameters[i], reduced.get(i, 0), exchanged.get(i, Exchange()), entries[i]) for i in ids]
+    layers = [
+        _layer(
+            i, model, (parameters[i], unread.get(i, ())), reduced.get(i, 0), exchanged.get(i, Exchange()), entries[i]
+        )
+        for i in ids
+    ]
     output = module.graph.output_node().all_input_nodes[0]
     if output.name not in layer_of:
         raise InputError(f"the output of model {name!r} depends on no input and no parameter: check its forward")
@@ -69,6 +77,37 @@ def layer_parameters(module: fx.GraphModule, layer_of: dict[str, str]) -> dict[s
     return found
 
 
+def unread_parameters(
+    model: nn.Module, parameters: dict[str, dict[int, nn.Parameter]]
+) -> dict[str, list[nn.Parameter]]:
+    """Layer id -> the parameters that no operator reads and that it holds: those of the module nearest to its own.
+
+    The nearest layer shares the longest path with the parameter's name; the first one if several do.
+    """
+    read = {key for members in parameters.values() for key in members}
+    unread = {name: p for name, p in model.named_parameters() if id(p) not in read}
+    if not unread:
+        return {}
+    names = {id(p): name.split(".") for name, p in model.named_parameters()}
+    paths = {
+        layer: [layer.partition("#")[0].split("."), *(names[key] for key in members if key in names)]
+        for layer, members in parameters.items()
+    }
+    held: dict[str, list[nn.Parameter]] = defaultdict(list)
+    for name, parameter in unread.items():
+        parts = name.split(".")
+        nearest = max(paths, key=lambda layer: max(_shared(parts, path) for path in paths[layer]))
+        held[nearest].append(parameter)
+    return held
+
+
+def _shared(first: list[str], second: list[str]) -> int:
+    """How many parts two paths have in common from their start."""
+    return next(
+        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )
+
+
 def _entries(module: fx.GraphModule, layer_of: dict[str, str]) -> dict[str, str]:
     """Layer id -> the innermost module of its first operator, where the layer's own module does not hold it."""
     entries: dict[str, str] = {}
@@ -85,20 +124,26 @@ def _entries(module: fx.GraphModule, layer_of: dict[str, str]) -> dict[str, str]
 
 
 def _layer(
-    layer: str, model: nn.Module, parameters: dict[int, nn.Parameter], reduced: int, exchanged: Exchange, entry: str
+    layer: str,
+    model: nn.Module,
+    parameters: tuple[dict[int, nn.Parameter], Sequence[nn.Parameter]],
+    reduced: int,
+    exchanged: Exchange,
+    entry: str,
 ) -> Layer:
-    values = parameters.values()
+    """`parameters` are those that the layer reads, and those that it only holds."""
+    read, held = parameters[0].values(), (*parameters[0].values(), *parameters[1])
     return Layer(
         id=layer,
         op=_class_name(model, layer.partition("#")[0]),
-        parameter_bytes=sum(_bytes(p) for p in values),
-        replicated_parameter_bytes=sum(_bytes(p) for p in values if p.dim() <= 1),
+        parameter_bytes=sum(_bytes(p) for p in held),
+        replicated_parameter_bytes=sum(_bytes(p) for p in held if p.dim() <= 1),
         tensor_collective_bytes_per_sample=reduced,
         expert_parameter_bytes=exchanged.expert_parameter_bytes,
         expert_dispatch_bytes_per_sample=exchanged.expert_dispatch_bytes_per_sample,
         context_bytes_per_sample=exchanged.context_bytes_per_sample,
         kv_bytes_per_token=exchanged.kv_bytes_per_token,
-        trainable=any(p.requires_grad for p in values) or not parameters,
+        trainable=any(p.requires_grad for p in read) or not read,
         entry=entry,
     )
 

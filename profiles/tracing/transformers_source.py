@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from planner import codec
 from planner.errors import InputError
 from planner.profile import DTYPE_BYTES
 from planner.runtime.program import RunnableModel
-from profiles.tracing.batches import cross_entropy
-from profiles.tracing.tasks import Task, make_batch, task_of
+from profiles.tracing.batches import Batch
+from profiles.tracing.feeds import Feed
+from profiles.tracing.tasks import Task, task_of
 
 DEFAULT_SEQUENCE_LENGTH = 1024
 MODEL_LAYERS = {"n_layer", "n_layers", "num_layers", "num_hidden_layers"} | {
@@ -56,16 +58,17 @@ def from_transformers_config(
     task = task_of(config)
     length = _sequence_length(config, sequence_length)
     element = torch_dtype(dtype)
-    attention = _attention(config, length)
+    attention = _attention(config, task, length)
     model = _build(config, task, "meta", element, seed, attention)
     if device == "cpu":
         _check_memory(model, config.model_type)
         model = _build(config, task, "cpu", element, seed, attention)
     elif device != "meta":
         raise InputError(f"device is {device!r}: models are built on 'cpu' or 'meta'")
-    _logits_only(model)
-    batch = make_batch(task, config, length, device, element)
-    return RunnableModel(name=config.model_type, model=model, make_batch=batch, loss=cross_entropy)
+    feed = _feed(task, model, length, element)
+    _single_output(model, feed)
+    batch = Batch(tuple(feed.inputs.values()), feed.target, device)
+    return RunnableModel(name=config.model_type, model=model, make_batch=batch, loss=feed.loss)
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -152,8 +155,14 @@ def _sequence_length(config: Any, wanted: int | None) -> int:
     return length
 
 
-def _attention(config: Any, sequence_length: int) -> str | None:
-    """Fused attention without a mask tensor where no window shorter than the sequence needs one."""
+def _attention(config: Any, task: Task, sequence_length: int) -> str | None:
+    """Fused attention without a mask tensor, for classes that can use it and no window shorter than the sequence.
+
+    Classes that cannot (attention with position biases, sinks or capped scores of its own) need their mask tensor.
+    """
+    made = task.class_of(config)
+    if made is not None and not made._supports_sdpa:
+        return None
     text = config.get_text_config()
     windows = [getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size")]
     if any(window is not None and window < sequence_length for window in windows):
@@ -174,7 +183,8 @@ def _build(config: Any, task: Task, device: str, dtype: torch.dtype, seed: int, 
             torch.manual_seed(seed)
             model: nn.Module = auto_class.from_config(config, **options)
     except Exception as fault:
-        if attention is not None and isinstance(fault, (ValueError, ImportError)):
+        if attention is not None and isinstance(fault, (ValueError, ImportError, KeyError)):
+            config._attn_implementation = None  # the failed build left its own there
             return _build(config, task, device, dtype, seed, None)
         raise InputError(
             f"no {config.model_type!r} model can be built from this configuration: {_first_line(fault)}"
@@ -193,12 +203,26 @@ def _check_memory(model: nn.Module, name: str) -> None:
         )
 
 
-def _logits_only(model: nn.Module) -> None:
-    """Makes `forward` take positional inputs and return the logits alone, without wrapping (names stay)."""
+def _feed(task: Task, model: nn.Module, length: int, dtype: torch.dtype) -> Feed:
+    try:
+        return task.make_feed(model, length, dtype)
+    except AttributeError as fault:
+        kind = model.config.model_type  # type: ignore[union-attr]
+        raise InputError(f"no batch can be made for {kind!r}: {fault}; write a module:factory") from None
+
+
+def _single_output(model: nn.Module, feed: Feed) -> None:
+    """Makes `forward` take positional inputs and return the trained output alone, without wrapping (names stay).
+
+    Classes with attention of their own make its mask as the export does not follow: they are given one of ones.
+    """
     config: Any = model.config
-    names = ("input_ids", "decoder_input_ids") if config.is_encoder_decoder else ("input_ids",)
-    if model.main_input_name == "pixel_values":
-        names = ("pixel_values",)
+    needs_mask = (
+        "input_ids" in feed.inputs
+        and not model._supports_sdpa
+        and "attention_mask" in signature(model.forward).parameters
+    )
+    names = tuple(feed.inputs)
     options: dict[str, Any] = {}
     if hasattr(config.get_text_config(), "use_cache"):
         config.get_text_config().use_cache = False
@@ -206,9 +230,12 @@ def _logits_only(model: nn.Module) -> None:
     original = model.forward
 
     def forward(*inputs: torch.Tensor) -> torch.Tensor:
-        logits = original(**dict(zip(names, inputs, strict=True)), **options).logits
-        assert isinstance(logits, torch.Tensor)
-        return logits
+        given = dict(zip(names, inputs, strict=True))
+        if needs_mask:
+            given["attention_mask"] = torch.ones(given["input_ids"].shape, device=given["input_ids"].device)
+        output = getattr(original(**given, **options), feed.output)
+        assert isinstance(output, torch.Tensor)
+        return output
 
     model.forward = forward
 

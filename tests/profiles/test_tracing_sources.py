@@ -169,7 +169,7 @@ def test_a_traced_model_has_no_chance_in_it():
     [
         ({"hidden_size": 4}, "no 'model_type'"),
         ({"model_type": "no-such-model"}, "no-such-model"),
-        ({"model_type": "wav2vec2"}, "no task that can be fed"),
+        ({"model_type": "decision_transformer"}, "reads 'states', which cannot be drawn"),
         (CONFIGS["llama"] | {"num_key_value_heads": 0}, "'llama'"),
         (CONFIGS["gpt2"] | {"n_layer": -3}, "n_layer is -3 .* at least 1"),
         (CONFIGS["llama"] | {"num_hidden_layers": 0}, "num_hidden_layers is 0 .* at least 1"),
