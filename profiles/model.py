@@ -88,7 +88,10 @@ class LayerWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRecord:
-    """A model's graph and work at one sequence length (None where the model has none), without any device."""
+    """A model's graph and work at one sequence length (None where the model has none), without any device.
+
+    `workload` is set where the source says how it is trained.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
 
@@ -98,3 +101,4 @@ class ModelRecord:
     graph: LayerGraph
     work: dict[str, LayerWork]
     provenance: Provenance = field(default_factory=Provenance)
+    workload: Training | Inference | None = None

@@ -147,7 +147,7 @@ def build_problem(
     """
     carried = model if isinstance(model, ProfiledModel) else None
     cluster = cluster or (carried.cluster if carried else None)
-    workload = workload or (carried.workload if carried else None)
+    workload = workload or model.workload
     if cluster is None:
         raise InputError("there is no cluster: give one, for example 8xH100-80G-SXM", pointer="/cluster")
     if workload is None:

@@ -13,6 +13,12 @@ element (Korthikanti et al. 2022, arXiv 2205.05198, section 4, where A = h and f
     all-reduced       4 s h per pass                after attention and after the feed-forward part
 
 Moved bytes are those of fused kernels (scale, mask and softmax in one; bias, dropout and addition in one).
+
+Three changes of later models, by the same counting. Grouped queries: keys and values have K columns, so that 4 h A
+becomes 2 h A + 2 h K and 8 A kept becomes 4 A + 4 K. A gated feed-forward part has three matrices and keeps 6 f (two
+inputs of the gate, its output) instead of 4 f. Fused attention (Dao et al. 2022, arXiv 2205.14135) keeps and moves no
+scores, computes the half of them that a causal mask leaves, and multiplies queries and keys once more in its backward
+pass.
 """
 
 from __future__ import annotations
@@ -46,7 +52,11 @@ SOURCE = "Korthikanti et al. 2022 (arXiv 2205.05198), sections 4 and 5"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerShape:
-    """What the formulas need. `vocabulary` is None where nothing is known of embedding and head."""
+    """What the formulas need. `vocabulary` is None where nothing is known of embedding and head.
+
+    `key_value_heads` is None where every head has keys and values of its own. `gated`: the feed-forward part is a gated
+    one; `tied`: embedding and head share their table; `fused_attention`: scores are never in memory.
+    """
 
     hidden: int
     feedforward: int
@@ -55,22 +65,32 @@ class TransformerShape:
     head_size: int
     num_blocks: int
     vocabulary: int | None = None
+    key_value_heads: int | None = None
+    gated: bool = False
+    tied: bool = True
+    fused_attention: bool = False
 
     def __post_init__(self) -> None:
         for field in ("hidden", "feedforward", "sequence_length", "heads", "head_size", "num_blocks"):
             check_number(getattr(self, field), field, f"/{field}", low=1, high=MAX_SIZE)
-        if self.vocabulary is not None:
-            check_number(self.vocabulary, "vocabulary", "/vocabulary", low=1, high=MAX_SIZE)
+        for field in ("vocabulary", "key_value_heads"):
+            if getattr(self, field) is not None:
+                check_number(getattr(self, field), field, f"/{field}", low=1, high=MAX_SIZE)
 
     @property
     def width(self) -> int:
-        """A: columns of queries, keys and values."""
+        """A: columns of queries."""
         return self.heads * self.head_size
 
     @property
+    def key_value_width(self) -> int:
+        """K: columns of keys, and of values."""
+        return (self.key_value_heads or self.heads) * self.head_size
+
+    @property
     def scores(self) -> int:
-        """a s^2: elements of the score matrices."""
-        return self.heads * self.sequence_length**2
+        """a s^2: elements of the score matrices that are in memory."""
+        return 0 if self.fused_attention else self.heads * self.sequence_length**2
 
 
 def transformer_record(name: str, shape: TransformerShape) -> ModelRecord:
@@ -82,7 +102,7 @@ def transformer_record(name: str, shape: TransformerShape) -> ModelRecord:
         table = ITEMSIZE * shape.vocabulary * shape.hidden
         layers = [_embedding(shape, shape.vocabulary), *layers, _head(shape, shape.vocabulary)]
         work |= {"embedding": _embedding_work(shape, table), "head": _head_work(shape, shape.vocabulary)}
-        tied = (TiedParameters(layers=("embedding", "head"), parameter_bytes=table),)
+        tied = (TiedParameters(layers=("embedding", "head"), parameter_bytes=table),) if shape.tied else ()
     ids = [layer.id for layer in layers]
     size = ITEMSIZE * shape.sequence_length * shape.hidden
     return ModelRecord(
@@ -107,7 +127,7 @@ def _notes(shape: TransformerShape) -> tuple[str, ...]:
 
 
 def _block(shape: TransformerShape, name: str) -> Layer:
-    keys_and_values = 2 * ITEMSIZE * shape.width
+    keys_and_values = 2 * ITEMSIZE * shape.key_value_width
     return Layer(
         id=name,
         op="TransformerLayer",
@@ -119,25 +139,27 @@ def _block(shape: TransformerShape, name: str) -> Layer:
 
 
 def _matrix_elements(shape: TransformerShape) -> int:
-    return 4 * shape.hidden * shape.width + 2 * shape.hidden * shape.feedforward
+    attention = 2 * shape.width + 2 * shape.key_value_width
+    return shape.hidden * (attention + (3 if shape.gated else 2) * shape.feedforward)
 
 
 def _block_work(shape: TransformerShape) -> LayerWork:
     s, h, f, scores = shape.sequence_length, shape.hidden, shape.feedforward, shape.scores
-    core_flops = 4.0 * s * s * shape.width
+    core_flops = (2.0 if shape.fused_attention else 4.0) * s * s * shape.width
     flops = 2.0 * s * _matrix_elements(shape) + core_flops
-    outside = s * (NORM_BYTES * h + 8 * shape.width + 4 * f)
+    gate = 2 * f if shape.gated else 0
+    outside = s * (NORM_BYTES * h + 4 * shape.width + 4 * shape.key_value_width + 4 * f + gate)
     return LayerWork(
         forward_flops=flops,
-        backward_flops=2 * flops,
-        forward_moved_bytes=float(s * (22 * h + 4 * f) + CORE_FORWARD_BYTES * scores),
-        backward_moved_bytes=float(s * (34 * h + 6 * f) + CORE_BACKWARD_BYTES * scores),
+        backward_flops=2 * flops + (core_flops / 2 if shape.fused_attention else 0.0),
+        forward_moved_bytes=float(s * (22 * h + 4 * f + gate) + CORE_FORWARD_BYTES * scores),
+        backward_moved_bytes=float(s * (34 * h + 6 * f + 2 * gate) + CORE_BACKWARD_BYTES * scores),
         weight_bytes=ITEMSIZE * _matrix_elements(shape),
         activation_bytes=outside + CORE_BYTES * scores,
         workspace_bytes=2 * ITEMSIZE * max(scores, s * f),
-        gradient_workspace_bytes=ITEMSIZE * h * max(3 * shape.width, f),
-        selective_activation_bytes=outside,
-        selective_flops=core_flops,
+        gradient_workspace_bytes=ITEMSIZE * h * max(shape.width + 2 * shape.key_value_width, f + gate // 2),
+        selective_activation_bytes=None if shape.fused_attention else outside,
+        selective_flops=0.0 if shape.fused_attention else core_flops,
         selective_moved_bytes=float(CORE_FORWARD_BYTES * scores),
         sequence_activation_bytes=NORM_BYTES * s * h,
     )

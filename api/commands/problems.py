@@ -42,9 +42,8 @@ def built_problem(source: str, cluster: str | None, given: GivenWorkload, how: R
     if isinstance(model, ModelRecord):
         model = _in_precision(model, given)
         given = _at_length(given, model)
-    carried = model.workload if isinstance(model, ProfiledModel) else None
     searched = searched_of(given, by_default=isinstance(model, ModelRecord))
-    work = workload_of(given, carried, _dtype(model))
+    work = workload_of(given, model.workload, _dtype(model))
     problem = build_problem(model, where, work, any_tensor=Decision.TENSOR in searched)
     return BuiltProblem(problem=problem, recipe=recipe, searched=searched)
 

@@ -49,7 +49,7 @@ class Calculon:
                 f"{unknown[0]!r} is no number of a calculon model: leave it out (known: {', '.join(FIELDS)})",
                 pointer=f"/{unknown[0]}",
             )
-        numbers = {ours: _count(values, theirs) for theirs, ours in FIELDS.items()}
+        numbers: dict[str, Any] = {ours: _count(values, theirs) for theirs, ours in FIELDS.items()}
         vocabulary = _count(values, VOCABULARY) if VOCABULARY in values else None
         return transformer_record("transformer", TransformerShape(**numbers, vocabulary=vocabulary))
 
