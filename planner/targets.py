@@ -26,11 +26,12 @@ DEGREES = (Decision.TENSOR, Decision.CONTEXT, Decision.EXPERT)
 
 
 class Cuts(StrEnum):
-    """Where a stage may start: at any layer; at a module of a model, or of a chain of modules; at a block or after the
-    last one; the same with a block in every stage."""
+    """Where a stage may start: at any layer; at a module; not between two parts of a module either; the same for a
+    chain of modules; at a block or after the last one; the same with a block in every stage."""
 
     ANYWHERE = "anywhere"
     MODULES = "modules"
+    WHOLE_MODULES = "whole_modules"
     CHAIN = "chain"
     BLOCKS = "blocks"
     INNER_BLOCKS = "inner_blocks"
@@ -80,7 +81,11 @@ class Target:
         if self.cuts is Cuts.CHAIN and not index.is_chain():
             raise InputError("the layer graph is no chain: a tensor skips over a layer", pointer="/graph/edges")
         if self.cuts not in NEEDS_BLOCKS:
-            return [self.cuts is Cuts.ANYWHERE or _starts_module(layer) for layer in index.layers]
+            inside = _inside_modules(index) if self.cuts in (Cuts.WHOLE_MODULES, Cuts.CHAIN) else set()
+            return [
+                self.cuts is Cuts.ANYWHERE or (_starts_module(layer) and position not in inside)
+                for position, layer in enumerate(index.layers)
+            ]
         found = blocks_of(index)
         inner = range(len(found.before) + 1, len(found.before) + len(found.blocks))
         allowed = set(inner if self.cuts is Cuts.INNER_BLOCKS else found.starts)
@@ -191,7 +196,8 @@ class Target:
 _WHERE = {
     Cuts.ANYWHERE: "anywhere",
     Cuts.MODULES: "inside a module",
-    Cuts.CHAIN: "inside a module",
+    Cuts.WHOLE_MODULES: "between two parts of a module",
+    Cuts.CHAIN: "between two parts of a module",
     Cuts.BLOCKS: "not at a block",
     Cuts.INNER_BLOCKS: "which leaves a stage without a block or inside one",
 }
@@ -199,6 +205,14 @@ _WHERE = {
 
 def _starts_module(layer: Layer) -> bool:
     return PART_SEPARATOR not in layer.id and layer.op != LOSS
+
+
+def _inside_modules(index: GraphIndex) -> set[int]:
+    """Positions after the first part of a module, up to its last one."""
+    places: dict[str, list[int]] = {}
+    for position, layer in enumerate(index.layers):
+        places.setdefault(layer.id.partition(PART_SEPARATOR)[0], []).append(position)
+    return {position for found in places.values() for position in range(found[0] + 1, found[-1] + 1)}
 
 
 def _level(stage: Stage) -> Level:
@@ -265,6 +279,7 @@ TARGETS = {
             name="device_map",
             schedules=("1f1b", "gpipe"),
             replication=Replication.NONE,
+            cuts=Cuts.WHOLE_MODULES,
             degrees=(),
             trains=False,
         ),

@@ -3,8 +3,8 @@
 JSON of module name -> number of the device: its place in the cluster, which is its number on the machine. The model
 runs its modules one after the other; a caller that wants several microbatches in flight brings them.
 
-A layer that stands for a part of a model (embedding, head) is named by the module below what it has in common with the
-repeated blocks, so that the modules beside it are placed too: `bert.embeddings` for `bert.embeddings.word_embeddings`.
+A layer is named by the outermost module that holds no other layer, so that what the layer stands for but is not named
+after is placed too: `bert.embeddings` for `bert.embeddings.word_embeddings`.
 
 What cannot be expressed: training, replicas, groups of devices, stages that start inside a module.
 """
@@ -14,14 +14,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from planner.blocks import blocks_of
-from planner.errors import InputError
 from planner.exporters.base import EXPORTERS, ExportContext
-from planner.graph import GraphIndex, Layer
+from planner.graph import Layer
 from planner.targets import LOSS, PART_SEPARATOR, TARGETS
 
-BESIDE = {"transformer.wte": ("transformer.wpe",), "model.decoder.embed_tokens": ("model.decoder.embed_positions",)}
-"""Modules with parameters that stand beside an embedding without a parent of their own: GPT-2's and OPT's positions."""
+BESIDE = {
+    "transformer.wte": ("transformer.wpe",),
+    "model.decoder.embed_tokens": ("model.decoder.embed_positions",),
+    "encoder.embed_tokens": ("shared",),
+}
+"""Modules with parameters that an embedding needs and no parent of its own holds: positions of GPT-2 and OPT, and the
+table that T5's encoder and decoder share."""
 
 
 @EXPORTERS.register
@@ -41,37 +44,41 @@ class DeviceMap:
 def device_map(context: ExportContext) -> dict[str, int]:
     """Module -> number of its device, in execution order."""
     number = {device: place for place, device in enumerate(context.problem.devices)}
-    index = context.problem.index
-    stage_of = {name: s for s, stage in enumerate(context.plan.stages) for name in stage.layers}
-    layers = [layer for layer in index.layers if layer.op != LOSS]
-    blocks = _repeated(index)
-    found = [(name, stage_of[layer.id]) for layer in layers for name in modules_of(layer, blocks)]
-    if len(set(found)) > len(dict(found)):  # parts of one module on two stages: name the parts
-        found = [(layer.id, stage_of[layer.id]) for layer in layers]
-    return {name: number[context.plan.stages[s].replicas[0][0]] for name, s in found}
+    home = {name: number[stage.replicas[0][0]] for stage in context.plan.stages for name in stage.layers}
+    layers = [layer for layer in context.problem.index.layers if layer.op != LOSS]
+    users = _users(layers)
+    placed: dict[str, int] = {}
+    for layer in layers:
+        for name in _modules(layer):
+            placed.setdefault(_widest(name, _module(layer), users), home[layer.id])
+    return placed
 
 
-def modules_of(layer: Layer, blocks: Sequence[str]) -> tuple[str, ...]:
-    """The modules that a layer stands for; later parts of a module are in the first one's."""
-    name = layer.id.partition(PART_SEPARATOR)[0]
-    if layer.id in blocks:
-        return (name,)
-    names = (*((layer.entry,) if layer.entry else ()), name, *BESIDE.get(name, ()))
-    return tuple(dict.fromkeys(_beside(each, blocks) for each in names))
+def _modules(layer: Layer) -> tuple[str, ...]:
+    """The modules that a layer is known to stand for; later parts of a module are in the first one's."""
+    name = _module(layer)
+    return (*((layer.entry,) if layer.entry else ()), name, *BESIDE.get(name, ()))
 
 
-def _repeated(index: GraphIndex) -> tuple[str, ...]:
-    try:
-        return blocks_of(index).blocks
-    except InputError:
-        return ()
+def _module(layer: Layer) -> str:
+    return layer.id.partition(PART_SEPARATOR)[0]
 
 
-def _beside(name: str, blocks: Sequence[str]) -> str:
-    """The module below the last one that the layer and the blocks are both in; the layer's own without blocks."""
-    if not blocks:
-        return name
-    mine, theirs, common = name.split("."), blocks[0].split("."), 0
-    while common < min(len(mine), len(theirs)) - 1 and mine[common] == theirs[common]:
-        common += 1
-    return ".".join(mine[: common + 1])
+def _users(layers: Sequence[Layer]) -> dict[str, set[str]]:
+    """Module, at every depth -> the modules of the layers that are in it."""
+    users: dict[str, set[str]] = {}
+    for layer in layers:
+        for prefix in _prefixes(_module(layer)):
+            users.setdefault(prefix, set()).add(_module(layer))
+    return users
+
+
+def _widest(name: str, owner: str, users: dict[str, set[str]]) -> str:
+    """The outermost module around `name` that holds no layer but its owner; `name` itself where all do."""
+    return next((prefix for prefix in _prefixes(name) if users.get(prefix, set()) <= {owner}), name)
+
+
+def _prefixes(name: str) -> list[str]:
+    """`a`, `a.b`, `a.b.c`."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
