@@ -78,6 +78,10 @@ class Decision(StrEnum):
     RESHARD = "reshard"
 
 
+BY_WORD = (Decision.CONTEXT, Decision.EXPERT, Decision.RESHARD)
+"""Decisions that front ends do not search unless they are told to."""
+
+
 @dataclass(frozen=True, slots=True)
 class Level:
     """What a stage spends time on to save memory. `reshard` matters under ZeRO stage 3 only."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from planner.errors import InputError
-from planner.options import Decision
+from planner.options import BY_WORD, Decision
 from planner.workload import Communication, Inference, Recomputation, Training
 
 
@@ -36,7 +36,6 @@ PARAMETER_BYTES = {
     ),
 }
 """Adam keeps two float32 moments; bf16 training adds float32 gradients and master weights (Megatron-LM's default)."""
-BY_WORD = (Decision.CONTEXT, Decision.EXPERT, Decision.RESHARD)
 OF_TRAINING = (Decision.ZERO, Decision.RESHARD, Decision.RECOMPUTATION)
 DTYPE_OF = {Precision.FP32: "float32", Precision.BF16: "bfloat16"}
 FLAGS = {

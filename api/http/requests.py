@@ -7,7 +7,7 @@ clusters come inline or by a name of the catalogue.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
 from api.http.limits import SHORT_FORM, Limits, check_sizes, member_at
@@ -15,7 +15,7 @@ from planner import codec
 from planner.cluster import Cluster
 from planner.errors import InputError
 from planner.graph import NOUN_CONFIG, LayerGraph
-from planner.options import SearchOptions
+from planner.options import BY_WORD, Decision, SearchOptions
 from planner.plan import Plan
 from planner.problem import Problem
 from planner.workload import Inference, Training
@@ -76,9 +76,22 @@ def read_plan_request(body: bytes, limits: Limits) -> PlanRequest:
     values = _members(codec.parse(body, constants=True), {*PARTS, "options"})
     check_sizes(values, limits)
     options = _decode(SearchOptions, values.get("options", {}), "/options")
+    options = replace(options, searched=_searched(values, options))
     request = PlanRequest(options=options, **_parts(values))
     _check_options(options, limits)
     return request
+
+
+def _searched(values: dict[str, Any], options: SearchOptions) -> tuple[Decision, ...]:
+    """The decisions that are searched: as asked; without a word, of a named model those that the workload leaves open.
+
+    Named models are priced at every degree; profiles and problems hold what was measured, and say themselves.
+    """
+    asked, workload = values.get("options", {}), values.get("workload")
+    if "searched" in asked or not isinstance(values.get("model"), str) or not isinstance(workload, dict):
+        return options.searched
+    possible = (Decision.TENSOR,) if workload.get("kind") == "inference" else tuple(Decision)
+    return tuple(d for d in possible if d not in BY_WORD and d.value not in workload)
 
 
 def read_estimate_request(body: bytes, limits: Limits) -> EstimateRequest:
