@@ -62,9 +62,10 @@ def test_megatron_accepts_what_we_call_legal() -> None:
         try:
             theirs(write_layout(chunks), size).validate_layer_layout(layers, mtp)
         except AssertionError:
+            assert faults, chunks
             continue
         legal += 1
-        assert faults == [] or "first pipeline rank" in faults[0], chunks
+        assert faults == [], chunks
     assert legal > 50
 
 

@@ -17,7 +17,7 @@ from planner.problem import Problem
 from planner.runtime.running import check_runnable
 from planner.service import plan
 from planner.targets import TARGETS, check_target
-from planner.workload import ReplicaMode, Training
+from planner.workload import Inference, Recomputation, ReplicaMode, Training
 
 SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
@@ -54,6 +54,8 @@ def test_a_plan_for_a_target_is_never_refused_by_it(
         ({"target": "abacus"}, "unknown target 'abacus': use "),
         ({"target": "torch_pipelining", "replica_mode": ReplicaMode.DEALT}, "dealt"),
         ({"target": "torch_pipelining", "schedule": "zb_h1"}, "schedule 'zb_h1'"),
+        ({"target": "megatron", "schedule": "gpipe"}, "schedule 'gpipe': use 1f1b, interleaved_1f1b or auto"),
+        ({"target": "vllm"}, "cannot express training"),
         ({"cuts": ("nowhere",)}, "'nowhere' names no layer"),
         ({"cuts": ("L0",)}, "first stage empty"),
         ({"cuts": ("L1", "L2"), "num_stages": 2}, "make 3 stages"),
@@ -87,6 +89,40 @@ def test_fixing_what_an_optimal_plan_decided_returns_its_objective(problem: Prob
     assert pinned.report.objective_s is not None
     assert free.report.objective_s is not None
     assert pinned.report.objective_s <= free.report.objective_s * (1 + RELATIVE)
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_every_target_has_a_plan_on_a_chain_of_blocks(target: str) -> None:
+    problem = chain_problem([(1.0, 2.0)] * 6, devices=4, num_microbatches=8, parameter_bytes=[8] * 6)
+    if not TARGETS[target].trains:
+        problem = problem.with_workload(Inference(global_batch_size=8))
+    found = plan(problem, SearchOptions(target=target, searched=tuple(Decision))).plan
+    assert found is not None
+    assert TARGETS[target].misfit(found, problem) == ""
+
+
+@settings(max_examples=25, suppress_health_check=SLOW_DRAWS)
+@given(problem=chain_problems(most_layers=4, most_devices=3, most_samples=4, one_type=True))
+def test_one_level_for_all_stages_is_the_best_of_the_levels_alone(problem: Problem) -> None:
+    """For Megatron, searching recomputation and ZeRO finds what the best single choice of both finds."""
+    if not isinstance(problem.workload, Training) or problem.workload.tensor > 1:
+        return
+    options = SearchOptions(target="megatron", schedule="1f1b", searched=(Decision.ZERO, Decision.RECOMPUTATION))
+    together = plan(problem, options)
+    alone = [
+        plan(
+            problem.with_workload(replace(problem.workload, recomputation=kind, zero=zero)),
+            replace(options, searched=()),
+        )
+        for kind in Recomputation
+        for zero in (0, 1)
+    ]
+    best = min((each.report.objective_s for each in alone if each.report.objective_s is not None), default=None)
+    event(f"found: {best is not None}")
+    assert (together.plan is None) == (best is None)
+    if together.plan is not None and best is not None:
+        assert together.report.objective_s == pytest.approx(best, rel=RELATIVE)
+        assert len({(stage.recomputation, stage.zero) for stage in together.plan.stages}) == 1
 
 
 def test_a_target_with_equal_degrees_asks_for_them() -> None:
