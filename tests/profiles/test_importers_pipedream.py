@@ -89,6 +89,24 @@ def test_sizes_that_do_not_divide_are_rounded_up():
     assert model.graph.edges[0].bytes_per_sample == 3
 
 
+def test_files_of_dapple_are_read_too():
+    """Their edges are indented with spaces, or a space and a tab; figures have blanks behind them."""
+    figures = "forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}"
+    lines = (
+        "node1 -- Input -- " + figures.format("0.00", "0", "[60; 4]", "0"),
+        "node2 -- cell_0 -- " + figures.format("8.07", "13.4", "12", "5 "),
+        "node3 -- loss -- " + figures.format("0.04", "0.00", "0", "0"),
+        "  node1 -- node2",
+        " \tnode2 -- node3",
+        "\tnode1 -- node3",
+    )
+    model = read_text("\n".join(lines), options=ImportOptions(minibatch_size=2))
+    edges = [(edge.source, edge.target, edge.bytes_per_sample) for edge in model.graph.edges]
+    assert edges == [("node1", "node2", 32), ("node2", "node3", 6), ("node1", "node3", 32)]
+    assert model.profiles[0].tables[0].layers["node2"].forward_s == pytest.approx(8.07e-3)
+    assert model.graph.layers[1].parameter_bytes == 5
+
+
 def test_stage_ids_of_an_optimised_file_are_dropped():
     model = read_text(NODE.format(1, "4.0") + " -- stage_id=3")
     assert model.graph.layers[0].op == "op"
