@@ -59,6 +59,7 @@ MODEL = {
 """GPT-2 with fewer and narrower layers: stages of it take some 10 ms on one core. Without dropout, so that a run can be
 compared with the unpartitioned model."""
 NUM_STAGES = 2
+RUNTIME = "runtime"
 """Asked for, to show a pipeline; the demo also says what the planner would choose by itself."""
 
 
@@ -108,7 +109,7 @@ def _plan(client: Client, model: ProfiledModel) -> PlanResult:
         count, time_s = len(free.plan.stages), free.estimate.iteration_time_s
         _announce(f"left alone, the planner takes {count} stage(s) and {seconds(time_s)} per iteration;")
     _announce(f"to show a pipeline, {NUM_STAGES} stages are asked for")
-    return client.plan(_request(model), SearchOptions(num_stages=NUM_STAGES))
+    return client.plan(_request(model), SearchOptions(num_stages=NUM_STAGES, target=RUNTIME))
 
 
 def _request(model: ProfiledModel) -> dict[str, Any]:

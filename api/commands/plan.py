@@ -25,16 +25,18 @@ from api.commands.options import (
 from api.commands.problems import built_problem
 from api.commands.sourcing import Reading
 from api.commands.workload import GivenWorkload, Precision
-from planner.errors import InternalError
+from planner.errors import InputError, InternalError
 from planner.options import Decision, Front, Objective, Replication, SearchModel, SearchOptions
 from planner.workload import Communication, Recomputation, ReplicaMode
 from profiles.model import Grain
 
 if TYPE_CHECKING:
     from api.plan_file import PlanFile
+    from planner.problem import Problem
     from planner.result import PlanResult
 
 INFEASIBLE, LIMIT_REACHED = 3, 4
+RUNTIME = "runtime"
 COUNT = {"parser": count_or_auto, "metavar": "N|auto"}
 RECOMPUTE = {"parser": recomputation_or_auto, "metavar": f"{'|'.join(Recomputation)}|auto"}
 DEGREE = {"parser": degree_or_auto, "metavar": "N|auto"}
@@ -217,12 +219,28 @@ def _planned(
     from planner.service import answer
 
     built = built_problem(source, cluster, given, how)
-    problem, options = built.problem, replace(options, searched=built.searched)
+    problem, options = built.problem, _for_the_runtime(built.problem, replace(options, searched=built.searched))
     theirs = None if compare_with is None else baseline_plan(compare_with, problem)
     with spinner(f"planning {len(problem.graph.layers)} layers on {len(problem.cluster.devices)} devices"):
         found = answer(problem, options)
     result = found.result if theirs is None else compared(found.result, theirs, problem, str(compare_with))
     return PlanFile(result=result, problem=found.problem, source=built.recipe)
+
+
+def _for_the_runtime(problem: Problem, options: SearchOptions) -> SearchOptions:
+    """On this machine's cores plans are to be run: the runtime is the target unless another one is named, or it cannot
+    express what is asked for."""
+    from api.commands.pricing import is_local
+    from planner.targets import check_target
+
+    aimed = replace(options, target=RUNTIME)
+    if options.target or not is_local(problem.cluster) or problem.training is None:
+        return options
+    try:
+        check_target(problem, aimed)
+    except InputError:
+        return options
+    return aimed
 
 
 def _tell(found: PlanFile, output: Path | None, json: bool) -> None:
