@@ -74,6 +74,9 @@ def _parallelism(context: ExportContext, replicas: int, microbatch_size: int) ->
         "tensor_parallel_degree": first.tensor,
         "context_parallel_degree": first.context,
     }
+    training = context.problem.training
+    if first.tensor > 1 and training is not None:
+        values["enable_sequence_parallel"] = training.sequence_parallel
     return values | ({"fsdp_reshard_after_forward": RESHARD[first.reshard]} if sharded else {})
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from builders import L, chain_problem
@@ -25,7 +27,7 @@ from planner.workload import Recomputation
 from profiles.layouts import LAYOUTS, read_plan
 
 MODEL = ("embed", *(f"layers.{number}" for number in range(8)), "head")
-CASES = [("Et*3|(tt|)*29,m|L", 16, 2, 61, 1), ("Et*2|(t*2|)*34,t*3|(t*2|)*3,tL", 8, 5, 80, 0)]
+CASES = Path(__file__).parents[1] / "instances" / "cases" / "cases_handed.json"
 
 
 def problem_of(devices: int, *, batch: int = 16, inference: bool = False) -> Problem:
@@ -39,17 +41,20 @@ def problem_of(devices: int, *, batch: int = 16, inference: bool = False) -> Pro
 
 
 def test_h17_three_layouts() -> None:
-    first, second = (read_layout(text) for text, *_ in CASES)
-    for chunks, (_, pp, vpp, layers, mtp) in zip((first, second), CASES, strict=True):
-        assert layout_faults(chunks, pipeline_size=pp, virtual=vpp, num_layers=layers, mtp=mtp) == []
-    assert [len(first), len(second)] == [32, 40]
-    assert decoders_per_rank(first, 16) == [5, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 2, 2]
-    assert decoders_per_rank(second, 8) == [10, 10, 10, 11, 10, 10, 10, 9]
-    third = read_layout("Et|(tt|)*29L")
-    assert layout_faults(third, pipeline_size=16, virtual=2, num_layers=61, mtp=0) == [
-        "31 chunks instead of 32",
-        "59 decoders instead of 61",
-    ]
+    case = next(case for case in json.loads(CASES.read_text()) if case["id"] == "H17")
+    right = case["expect"]
+    for number, layout in enumerate(case["input"]["layouts"]):
+        chunks = read_layout(layout["s"])
+        faults = layout_faults(
+            chunks, pipeline_size=layout["pp"], virtual=layout["vpp"], num_layers=layout["layers"], mtp=layout["mtp"]
+        )
+        assert (not faults) == right["valid"][number]
+        assert len(chunks) == right["stages"][number]
+        assert "".join(chunks).count("t") == right["decoders"][number]
+        if right["decoders_per_rank"][number] is not None:
+            assert decoders_per_rank(chunks, layout["pp"]) == right["decoders_per_rank"][number]
+    assert faults == ["31 chunks instead of 32", "59 decoders instead of 61"]
+    assert " and ".join(faults) == right["reason_third"]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
@@ -132,6 +137,22 @@ def test_what_is_exported_is_imported_again(name: str, data: st.DataObject) -> N
     if name not in ("vllm", "device_map"):
         assert found == plan
     assert [v for v in verify(found, problem) if v.code not in ("price", "memory")] == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(cuts=st.lists(st.integers(2, 8), max_size=3, unique=True))
+def test_the_comments_of_a_megatron_export_are_true(cuts: list[int]) -> None:
+    """Where a comment says what stands for the layout, that alone is read as the same plan."""
+    bounds = [0, *sorted(cuts), len(MODEL)]
+    stages = tuple(Stage(layers=MODEL[a:b], replicas=((f"d{i}",),)) for i, (a, b) in enumerate(pairwise(bounds)))
+    problem = problem_of(len(stages))
+    plan = Plan(stages=stages, schedule="1f1b", microbatch_size=1, num_microbatches=16)
+    text = EXPORTERS["megatron"].export(ExportContext(problem=problem, plan=plan))
+    without = "\n".join(line for line in text.splitlines() if "pipeline-model-parallel-layout" not in line)
+    if "# the default split" in text:
+        assert read_plan(without, problem) == plan
+    elif "# instead of the layout: " in text:
+        assert read_plan(without.replace("# instead of the layout: ", ""), problem) == plan
 
 
 def test_every_engine_has_a_target_an_exporter_and_a_reader() -> None:
