@@ -179,7 +179,7 @@ class Target:
         """Words after "stage n has", and the field that they are about."""
         most = 1 if self.replication is Replication.NONE else len(first.replicas)
         if self.replication is not Replication.ANY and len(stage.replicas) != most:
-            yield f"{len(stage.replicas)} replicas, where {most} is the same for all", "replicas"
+            yield f"{len(stage.replicas)} replicas instead of {most}", "replicas"
         unknown = self.unknown_degree(stage)
         if unknown:
             yield unknown, unknown.partition(" ")[0]
