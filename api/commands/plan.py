@@ -218,7 +218,7 @@ def _planned(
     from api.terminal.progress import spinner
     from planner.service import answer
 
-    built = built_problem(source, cluster, given, how)
+    built = built_problem(source, cluster, given, how, any_tensor=compare_with is not None)
     problem, options = built.problem, _for_the_runtime(built.problem, replace(options, searched=built.searched))
     theirs = None if compare_with is None else baseline_plan(compare_with, problem)
     with spinner(f"planning {len(problem.graph.layers)} layers on {len(problem.cluster.devices)} devices"):

@@ -26,12 +26,15 @@ class BuiltProblem:
     searched: tuple[Decision, ...]
 
 
-def built_problem(source: str, cluster: str | None, given: GivenWorkload, how: Reading) -> BuiltProblem:
+def built_problem(
+    source: str, cluster: str | None, given: GivenWorkload, how: Reading, *, any_tensor: bool = False
+) -> BuiltProblem:
     """The problem that the command line asks for.
 
     A model that can be built is measured for the cores of this machine and priced for everything else; a recorded
     one is priced. For priced models, decisions of which nothing is said are searched; measured costs know one tensor
-    degree, and the runtime runs no ZeRO. InputError for what is missing or does not fit together.
+    degree, and the runtime runs no ZeRO. With `any_tensor` a model is priced at all tensor degrees though one is given,
+    for plans that are compared. InputError for what is missing or does not fit together.
     """
     from profiles.sources import build_problem
 
@@ -44,7 +47,7 @@ def built_problem(source: str, cluster: str | None, given: GivenWorkload, how: R
         given = _at_length(given, model)
     searched = searched_of(given, by_default=isinstance(model, ModelRecord))
     work = workload_of(given, model.workload, _dtype(model))
-    problem = build_problem(model, where, work, any_tensor=Decision.TENSOR in searched)
+    problem = build_problem(model, where, work, any_tensor=any_tensor or Decision.TENSOR in searched)
     return BuiltProblem(problem=problem, recipe=recipe, searched=searched)
 
 

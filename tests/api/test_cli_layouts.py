@@ -84,6 +84,19 @@ def test_a_plan_compared_with_itself_takes_as_long(call: Call, planned: Path) ->
     assert json.loads(said.out)["baseline"]["ratio"] == 1.0
 
 
+def test_another_tensor_degree_than_the_pinned_one_has_a_price(call: Call, planned: Path, tmp_path: Path) -> None:
+    layout = tmp_path / "run.sh"
+    today = TODAY.format(batch=batch_of(planned)).replace(
+        "tensor-model-parallel-size 1", "tensor-model-parallel-size 2"
+    )
+    layout.write_text(today)
+    said = call(*GPT2, "--tensor", "1", "--compare-with", layout, "--json")
+    assert said.status == 0, said.err
+    result = json.loads(said.out)
+    assert {stage["tensor"] for stage in result["baseline"]["plan"]["stages"]} == {2}
+    assert {stage["tensor"] for stage in result["plan"]["stages"]} == {1}
+
+
 def test_the_file_is_read_before_the_search(call: Call, tmp_path: Path) -> None:
     missing = call(*GPT2, "--compare-with", tmp_path / "none.sh")
     assert missing.status == 2
