@@ -44,11 +44,11 @@ NEEDS_BLOCKS = (Cuts.BLOCKS, Cuts.INNER_BLOCKS)
 class Target:
     """What one engine can express.
 
-    `replication`: the widest that it can run. `degrees`: which of tensor, context and expert degree it knows.
-    `enough_microbatches`: schedules that need at least as many microbatches as stages, `several_stages`: that need
-    several ranks with several stages each. `equal_levels`: one recomputation and one ZeRO stage for all stages.
-    `trains` and `serves`: for which workloads it is. Stages are intervals of the execution order, replicas split every
-    microbatch, degrees are the same in all stages, for all of them.
+    `replication`: the widest that it can run; `deals`: replicas may take whole microbatches in turn. `degrees`: which
+    of tensor, context and expert degree it knows. `enough_microbatches`: schedules that need at least as many
+    microbatches as stages, `several_stages`: that need several ranks with several stages each. `equal_levels`: one
+    recomputation and one ZeRO stage for all stages. `trains` and `serves`: for which workloads it is. Stages are
+    intervals of the execution order, degrees are the same in all stages, for all of them.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Target:
     enough_microbatches: tuple[str, ...] = ()
     several_stages: tuple[str, ...] = ()
     replication: Replication = Replication.EQUAL
+    deals: bool = False
     cuts: Cuts = Cuts.MODULES
     degrees: tuple[Decision, ...] = (Decision.TENSOR,)
     equal_levels: bool = False
@@ -110,7 +111,8 @@ class Target:
             return f"{wrong}: use another target"
         if options.schedule not in ("auto", *self.schedules):
             return f"the schedule {options.schedule!r}: use {', '.join(self.schedules)} or auto"
-        if options.replica_mode is ReplicaMode.DEALT and options.replication is not Replication.NONE:
+        dealt = options.replica_mode is ReplicaMode.DEALT and options.replication is not Replication.NONE
+        if dealt and not self.deals:
             return "dealt microbatches: use replica mode split"
         if unknown := self.unknown_degree(problem.workload):
             return f"{unknown}: use 1"
@@ -151,7 +153,7 @@ class Target:
         for number, stage in enumerate(plan.stages):
             for words, field in self._misfits_of_stage(stage, plan.stages[0]):
                 yield f"stage {number} has {words}", f"/stages/{number}/{field}"
-        yield from _misfits_of_replicas(plan)
+        yield from self._misfits_of_replicas(plan)
 
     def _misfit_of_workload(self, workload: Training | Inference) -> str:
         if isinstance(workload, Training):
@@ -192,6 +194,14 @@ class Target:
         if self.equal_levels and _level(stage) != _level(first):
             yield "another recomputation, ZeRO stage or resharding than stage 0", "recomputation"
 
+    def _misfits_of_replicas(self, plan: Plan) -> Iterator[tuple[str, str]]:
+        for number, stage in enumerate(plan.stages):
+            degree, size = len(stage.replicas), plan.microbatch_size
+            if degree > 1 and plan.replica_mode is ReplicaMode.DEALT and not self.deals:
+                yield f"stage {number} deals whole microbatches to its replicas", "/replica_mode"
+            elif plan.replica_mode is ReplicaMode.SPLIT and size % degree:
+                yield f"stage {number} splits {size} samples among {degree} replicas", "/microbatch_size"
+
 
 _WHERE = {
     Cuts.ANYWHERE: "anywhere",
@@ -218,14 +228,6 @@ def _inside_modules(index: GraphIndex) -> set[int]:
 def _level(stage: Stage) -> Level:
     """Resharding counts under ZeRO 3 only."""
     return Level(stage.recomputation, stage.zero, stage.reshard or stage.zero != 3)
-
-
-def _misfits_of_replicas(plan: Plan) -> Iterator[tuple[str, str]]:
-    degree = len(plan.stages[0].replicas)
-    if degree > 1 and plan.replica_mode is ReplicaMode.DEALT:
-        yield "stage 0 deals whole microbatches to its replicas", "/replica_mode"
-    elif plan.microbatch_size % degree:
-        yield f"stage 0 splits {plan.microbatch_size} samples among {degree} replicas", "/microbatch_size"
 
 
 _TORCH = ("1f1b", "gpipe", "interleaved_1f1b", "looped_bfs", "zb_v", "dualpipe_v")
@@ -285,9 +287,10 @@ TARGETS = {
         ),
         Target(
             name="runtime",
-            schedules=("1f1b", "gpipe"),
+            schedules=(*_TORCH, "zb_h1", "zb_h2", "kfkb", "custom"),
             recomputations=_ALL_OR_NOTHING,
-            enough_microbatches=("1f1b",),
+            replication=Replication.ANY,
+            deals=True,
             cuts=Cuts.ANYWHERE,
             degrees=(),
         ),

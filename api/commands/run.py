@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,7 @@ from api.commands.opening import opened
 from api.commands.options import JsonOption, PlanArgument, ProblemOption
 from api.commands.sourcing import Reading, read_source
 from planner.errors import InputError, RunError
+from planner.runtime.abilities import ExecutorKind
 from profiles.model import ModelSource
 
 if TYPE_CHECKING:
@@ -35,6 +37,15 @@ def command(
     timeout_s: Annotated[
         float, typer.Option("--timeout-s", min=1.0, help="End the run with an error after so many seconds.")
     ] = 600.0,
+    executor: Annotated[
+        ExecutorKind, typer.Option("--executor", help="torch's schedules, our own action lists, or what fits the plan.")
+    ] = ExecutorKind.AUTO,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="DIR", help="Write a checkpoint after the last step.")
+    ] = None,
+    load: Annotated[
+        Path | None, typer.Option("--load", metavar="DIR", help="Go on from a checkpoint, of any plan of the model.")
+    ] = None,
     problem: ProblemOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -51,7 +62,8 @@ def command(
     given = opened(plan, problem)
     _check_training(given)
     source = _source(given, model, sequence_length, seed)
-    report = _trained(given, source, steps, check, timeout_s)
+    how = _How(steps=steps, check=check, timeout_s=timeout_s, executor=executor, save=save, load=load)
+    report = _trained(given, source, how)
     _show(given, report, json)
     if not is_equal(report):
         raise RunError("the run differs from the unpartitioned model by more than the limits: please report this plan")
@@ -86,20 +98,35 @@ def _built(found: object, name: str) -> ModelSource:
     raise InputError(f"{name!r} is no model that can be built: name a transformers config.json or module:factory")
 
 
-def _trained(given: OpenedPlan, source: ModelSource, steps: int, check: bool, timeout_s: float) -> RunReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    """The options of a run."""
+
+    steps: int
+    check: bool
+    timeout_s: float
+    executor: ExecutorKind
+    save: Path | None
+    load: Path | None
+
+
+def _trained(given: OpenedPlan, source: ModelSource, how: _How) -> RunReport:
     from api.terminal.progress import progress_bar
     from planner.runtime import check_runnable, run
     from profiles.recipes import loader_of
 
-    check_runnable(given.plan)
+    check_runnable(given.plan, how.executor)
     with progress_bar("training") as advance:
         return run(
             given.plan,
             loader_of(source),
-            num_steps=steps,
-            check=check,
+            num_steps=how.steps,
+            check=how.check,
             seed=source.seed,
-            timeout_s=timeout_s,
+            timeout_s=how.timeout_s,
+            executor=how.executor,
+            save=how.save,
+            load=how.load,
             on_progress=lambda done, total, loss: advance(done, total, f"loss {loss:.4f}"),
         )
 

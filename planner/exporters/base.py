@@ -13,12 +13,14 @@ from planner.timeline import Estimate, Timeline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportContext:
-    """What an exporter may read. `estimate` and `timeline` are None where the plan was not simulated."""
+    """What an exporter may read. `estimate` and `timeline` are None where the plan was not simulated, `measured` where
+    it was not run."""
 
     problem: Problem
     plan: Plan
     estimate: Estimate | None = None
     timeline: Timeline | None = None
+    measured: Timeline | None = None
 
 
 class Exporter(Protocol):

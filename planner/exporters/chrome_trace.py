@@ -17,6 +17,8 @@ from planner.timeline import Lane, Span, Timeline
 MICROSECONDS_PER_SECOND = 1e6
 THREADS = ("compute", "transfer", "all_reduce", "optimizer")
 """One track per category inside a lane, in this order; further categories follow."""
+MEASURED = "measured "
+"""Stands before the devices of lanes that were measured."""
 
 
 @EXPORTERS.register
@@ -28,25 +30,32 @@ class ChromeTrace:
     file_suffix = ".trace.json"
 
     def export(self, context: ExportContext) -> str:
-        """The simulated timeline as trace events; ExportError when there is none."""
+        """The simulated timeline as trace events, a measured one below it; ExportError when there is none."""
         if context.timeline is None:
             raise ExportError("there is no timeline to export: simulate the plan first")
-        return json.dumps(trace_document(context.timeline), ensure_ascii=False, allow_nan=False) + "\n"
+        return (
+            json.dumps(trace_document(context.timeline, context.measured), ensure_ascii=False, allow_nan=False) + "\n"
+        )
 
 
-def trace_document(timeline: Timeline) -> dict[str, Any]:
-    """The trace as JSON values: metadata first, then the spans of every lane in order."""
-    events = [event for number, lane in enumerate(timeline.lanes) for event in _lane_events(number, lane)]
+def trace_document(timeline: Timeline, measured: Timeline | None = None) -> dict[str, Any]:
+    """The trace as JSON values: metadata first, then the spans of every lane in order. Both timelines start at 0."""
+    lanes = [(lane, "") for lane in timeline.lanes]
+    other = {"makespan_s": timeline.makespan_s, "bubble_fraction": timeline.bubble_fraction}
+    if measured is not None:
+        lanes += [(lane, MEASURED) for lane in measured.lanes]
+        other["measured_makespan_s"] = measured.makespan_s
+    events = [event for number, lane in enumerate(lanes) for event in _lane_events(number, *lane)]
     return {
         "displayTimeUnit": "ms",
-        "otherData": {"makespan_s": timeline.makespan_s, "bubble_fraction": timeline.bubble_fraction},
+        "otherData": other,
         "traceEvents": events,
     }
 
 
-def _lane_events(number: int, lane: Lane) -> Iterator[dict[str, Any]]:
+def _lane_events(number: int, lane: Lane, prefix: str) -> Iterator[dict[str, Any]]:
     threads = {category: i for i, category in enumerate(_categories(lane))}
-    yield _metadata("process_name", number, name=", ".join(lane.devices))
+    yield _metadata("process_name", number, name=prefix + ", ".join(lane.devices))
     yield _metadata("process_sort_index", number, sort_index=number)
     yield _metadata(
         "process_labels", number, labels=f"peak {lane.peak_memory_bytes} bytes, {lane.peak_in_flight} in flight"

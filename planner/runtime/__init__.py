@@ -1,6 +1,7 @@
 """Runs a plan on torch.distributed and measures it. Importing this package does not import torch; the ranks do."""
 
+from planner.runtime.abilities import ExecutorKind, check_runnable
 from planner.runtime.report import Noise, RunReport, StageMeasurement
-from planner.runtime.running import check_runnable, run
+from planner.runtime.running import run
 
-__all__ = ["Noise", "RunReport", "StageMeasurement", "check_runnable", "run"]
+__all__ = ["ExecutorKind", "Noise", "RunReport", "StageMeasurement", "check_runnable", "run"]

@@ -20,10 +20,16 @@ CPU = torch.device("cpu")
 
 
 class Executor(Protocol):
-    """Runs all forward and backward passes of a step, leaving mean gradients over the microbatches."""
+    """Runs all forward and backward passes of a step.
+
+    `gradients_are_means`: they are means over the process's own samples, so that replicas average them. Else they are
+    its part of the mean over the global batch.
+    """
+
+    gradients_are_means: bool
 
     def passes(self, data: Mapping[str, torch.Tensor], target: torch.Tensor) -> float | None:
-        """The mean loss over the microbatches on the last stage, None on the others."""
+        """The mean loss over the own samples on the last stage, None on the others."""
 
     def received_bytes(self) -> int:
         """Bytes of the buffers that stay allocated for tensors and gradients from other ranks."""
@@ -34,6 +40,8 @@ class PipelineExecutor:
 
     `group` holds the ranks of one replica in stage order, `number` is this rank's stage.
     """
+
+    gradients_are_means = True
 
     def __init__(
         self,
@@ -69,6 +77,8 @@ class PipelineExecutor:
 
 class SingleStageExecutor:
     """The whole model on one rank: gradients are accumulated over the microbatches."""
+
+    gradients_are_means = True
 
     def __init__(self, module: RelayStage, num_microbatches: int, loss: LossFunction, recorder: Recorder) -> None:
         self._module = module

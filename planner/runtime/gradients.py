@@ -1,4 +1,4 @@
-"""Gradients across ranks: averaged over a stage's replicas, summed over the stages that hold the same parameter."""
+"""Gradients across ranks: over a stage's replicas, and over the stages that hold the same parameter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from planner.grid import Grid
+from planner.runtime.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,41 +30,46 @@ def holders(stages: Sequence[nn.Module]) -> dict[int, tuple[int, ...]]:
     return {key: tuple(numbers) for key, numbers in found.items()}
 
 
-def buckets(stages: Sequence[nn.Module], own: int, grid: Grid) -> list[Bucket]:
-    """The buckets of a rank of stage `own`: collective, all ranks must call it with the same stages.
+def buckets(stages: Sequence[nn.Module], rank: int, layout: Layout) -> list[Bucket]:
+    """The buckets of process `rank`: collective, all ranks must call it with the same stages.
 
-    Every rank makes every group (torch demands that), in the order of the sorted sets of holding stages, and all
-    members of a group list its parameters in the same order.
+    Every rank makes every group (torch demands that), in the order of the sorted sets of holding ranks, and all
+    members of a group list its parameters in the same order. Stages on one rank add to one gradient there.
     """
-    held_by = holders(stages)
+    held_by = {
+        key: tuple(sorted({rank for stage in numbers for rank in layout.ranks_of(stage)}))
+        for key, numbers in holders(stages).items()
+    }
+    by_identity = {id(parameter): parameter for stage in stages for parameter in stage.parameters()}
     made = []
-    for numbers in sorted(set(held_by.values())):
-        ranks = [grid.rank(stage, replica) for stage in numbers for replica in range(grid.num_replicas)]
+    for ranks in sorted(set(held_by.values())):
         if len(ranks) == 1:
             continue
-        group = dist.new_group(ranks)
-        if own in numbers:
-            here = {id(p): p for p in stages[own].parameters()}
-            made.append(Bucket(parameters=tuple(here[key] for key in held_by if held_by[key] == numbers), group=group))
+        group = dist.new_group(list(ranks))
+        if rank in ranks:
+            own = tuple(by_identity[key] for key, holding in held_by.items() if holding == ranks)
+            made.append(Bucket(parameters=own, group=group))
     return made
 
 
-def reduce_gradients(made: Iterable[Bucket], num_replicas: int) -> None:
-    """Every gradient becomes its sum over the holding stages and its mean over the replicas.
+def reduce_gradients(made: Iterable[Bucket], divisor: int) -> None:
+    """Every gradient becomes its sum over the holding ranks divided by `divisor`.
 
-    One all-reduce per bucket, over all its gradients in one flat tensor per dtype. A parameter without a gradient here
-    counts as zero: another stage may have one.
+    That is the number of replicas where each has the mean over its own samples, 1 where each has its part of the global
+    mean. One all-reduce per bucket, over all its gradients in one flat tensor per dtype. A parameter without a gradient
+    here counts as zero: another stage may have one.
     """
     for bucket in made:
         for dtype in sorted({p.dtype for p in bucket.parameters}, key=str):
-            _reduce([p for p in bucket.parameters if p.dtype == dtype], bucket.group, num_replicas)
+            _reduce([p for p in bucket.parameters if p.dtype == dtype], bucket.group, divisor)
 
 
-def _reduce(parameters: list[nn.Parameter], group: dist.ProcessGroup, num_replicas: int) -> None:
+def _reduce(parameters: list[nn.Parameter], group: dist.ProcessGroup, divisor: int) -> None:
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     dist.all_reduce(flat, group=group)
-    flat.div_(num_replicas)
+    if divisor != 1:
+        flat.div_(divisor)
     pieces = torch.split(flat, [p.numel() for p in parameters])
     for parameter, piece in zip(parameters, pieces, strict=True):
         parameter.grad = piece.view_as(parameter)

@@ -56,9 +56,8 @@ class Launcher:
         specification = self.spec.folder / "spec.pickle"
         specification.write_bytes(_pickled(self.spec))
         try:
-            for stage in range(self.spec.grid.num_stages):
-                for replica in range(self.spec.grid.num_replicas):
-                    self.ranks.append(_start(self.spec, specification, stage, replica))
+            for number in range(self.spec.layout.num_ranks):
+                self.ranks.append(_start(self.spec, specification, number))
         except BaseException:
             self._kill()
             raise
@@ -115,8 +114,7 @@ def _pickled(spec: RunSpec) -> bytes:
         ) from None
 
 
-def _start(spec: RunSpec, specification: Path, stage: int, replica: int) -> Rank:
-    number = spec.grid.rank(stage, replica)
+def _start(spec: RunSpec, specification: Path, number: int) -> Rank:
     mine, theirs = Pipe()
     log = spec.folder / f"rank{number}.log"
     with log.open("wb") as output:
@@ -130,9 +128,7 @@ def _start(spec: RunSpec, specification: Path, stage: int, replica: int) -> Rank
             start_new_session=True,
         )
     theirs.close()
-    device = "+".join(spec.grid.devices[stage][replica])
-    name = f"rank {number} (stage {stage}, replica {replica}, device {device})"
-    return Rank(number=number, name=name, process=process, connection=mine, log=log)
+    return Rank(number=number, name=spec.layout.name(number), process=process, connection=mine, log=log)
 
 
 def _read(rank: Rank, on_step: OnStep) -> None:

@@ -31,7 +31,7 @@ def merge(spec: RunSpec, results: Sequence[RankResult]) -> RunReport:
         iteration_time_min_s=min(times),
         iteration_time_max_s=max(times),
         iteration_times_s=tuple(times),
-        stages=tuple(_stage(spec, results, stage, measured) for stage in range(spec.grid.num_stages)),
+        stages=tuple(_stage(spec, results, stage, measured) for stage in range(spec.layout.num_stages)),
         noise=noise,
         loss_relative_difference=None if reference is None else abs(losses[0] - reference) / max(abs(reference), 1e-12),
         gradient_max_difference=max(differences.values(), default=0.0) if spec.check else None,
@@ -42,10 +42,12 @@ def merge(spec: RunSpec, results: Sequence[RankResult]) -> RunReport:
 
 
 def _losses(spec: RunSpec, results: Sequence[RankResult]) -> tuple[float, ...]:
-    """Per step the mean over the replicas of the last stage, which see equally many samples."""
-    last = results[-spec.grid.num_replicas :]
+    """Per step the mean over the replicas of the last stage, weighted with the samples that they see."""
+    layout, stage = spec.layout, spec.layout.num_stages - 1
+    shares = [layout.share(stage, replica) for replica in range(layout.num_replicas(stage))]
+    last = [results[rank] for rank in layout.ranks_of(stage)]
     return tuple(
-        statistics.fmean(loss for result in last if (loss := result.steps[step].loss) is not None)
+        sum(share * (result.steps[step].loss or 0.0) for share, result in zip(shares, last, strict=True))
         for step in range(spec.num_steps)
     )
 
@@ -80,16 +82,20 @@ def _clean(times: list[float], noise: Noise) -> list[float]:
 
 
 def _stage(spec: RunSpec, results: Sequence[RankResult], stage: int, measured: range) -> StageMeasurement:
-    replicas = range(spec.grid.num_replicas)
-    own = [results[spec.grid.rank(stage, replica)] for replica in replicas]
+    layout = spec.layout
+    own = [results[rank] for rank in layout.ranks_of(stage)]
+    most = max(
+        sum(len(layout.samples(stage, replica, number)) > 0 for number in range(layout.num_microbatches))
+        for replica in range(len(own))
+    )
 
     def slowest(value: Callable[[StepRecord], float]) -> float:
         return max(statistics.median(value(result.steps[i]) for i in measured) for result in own)
 
     return StageMeasurement(
-        devices=tuple(device for group in spec.grid.devices[stage] for device in group),
-        forward_s=slowest(lambda step: step.forward_s) / spec.plan.num_microbatches,
-        backward_s=slowest(lambda step: step.backward_s) / spec.plan.num_microbatches,
+        devices=tuple(device for group in spec.plan.stages[stage].replicas for device in group),
+        forward_s=slowest(lambda step: step.forward_s[stage]) / most,
+        backward_s=slowest(lambda step: step.backward_s[stage]) / most,
         all_reduce_s=slowest(lambda step: step.all_reduce_s),
         optimizer_s=slowest(lambda step: step.optimizer_s),
         busy_s=slowest(lambda step: step.busy_s),
@@ -102,7 +108,7 @@ def _timeline(spec: RunSpec, results: Sequence[RankResult]) -> Timeline:
     steps = [result.steps[-1] for result in results]
     origin_s = min(step.start_s for step in steps)
     makespan_s = max(step.end_s for step in steps) - origin_s
-    groups = [group for row in spec.grid.devices for group in row]
+    groups = [group for replicas in spec.layout.groups for group in replicas]
     lanes = tuple(_lane(*parts, origin_s) for parts in zip(groups, results, strict=True))
     busy_s = sum(lane.busy_s for lane in lanes)
     return Timeline(lanes=lanes, makespan_s=makespan_s, bubble_fraction=1 - busy_s / (makespan_s * len(lanes)))

@@ -6,7 +6,7 @@ On the CPU autograd runs in the calling thread, so thread CPU time is complete; 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,13 +18,16 @@ from planner.runtime.program import LossFunction
 from planner.runtime.spec import StepRecord
 from planner.timeline import Action, ActionKind, Span
 
-COMPUTE, ALL_REDUCE, OPTIMIZER = "compute", "all_reduce", "optimizer"
+COMPUTE, TRANSFER, ALL_REDUCE, OPTIMIZER = "compute", "transfer", "all_reduce", "optimizer"
 LOSS = "loss"
+RELEASES = (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT)
+"""The actions after which a microbatch is held no more."""
+BACKWARD_KINDS = tuple(kind for kind in ActionKind if kind is not ActionKind.FORWARD)
 
 
 @dataclass(slots=True)
 class Recorder:
-    """The actions of the step that is running. `cpu_s` sums thread CPU seconds per kind of work."""
+    """The actions of the step that is running. `cpu_s` sums thread CPU seconds per kind of work: `2F` of stage 2."""
 
     spans: list[Span] = field(default_factory=list)
     cpu_s: dict[str, float] = field(default_factory=dict)
@@ -43,13 +46,21 @@ class Recorder:
 
     def action(self, stage: int, kind: ActionKind, microbatch: int) -> Any:
         """`note` for a forward or backward pass."""
-        return self.note(str(Action(stage, kind, microbatch)), COMPUTE, kind.value)
+        return self.note(str(Action(stage, kind, microbatch)), COMPUTE, f"{stage}{kind.value}")
+
+    def losing(self, stage: int) -> Any:
+        """`note` for the loss, its CPU seconds counted with the forward passes of its stage."""
+        return self.note(f"{stage}{LOSS}", COMPUTE, f"{stage}{ActionKind.FORWARD.value}")
+
+    def receiving(self, action: Action) -> Any:
+        """`note` for waiting for what an action needs."""
+        return self.note(f"receive for {action}", TRANSFER, TRANSFER)
 
     def timed_loss(self, loss: LossFunction, stage: int) -> LossFunction:
         """`loss`, its CPU seconds counted with the forward passes of the last stage."""
 
         def timed(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-            with self.note(f"{stage}{LOSS}", COMPUTE, ActionKind.FORWARD.value):
+            with self.losing(stage):
                 return loss(output, target)
 
         return timed
@@ -62,9 +73,15 @@ class Recorder:
         """The most microbatches between their forward and their backward pass at any time."""
         held = highest = 0
         for span in self.spans:
-            held += (ActionKind.FORWARD.value in span.label) - (ActionKind.BACKWARD.value in span.label)
-            highest = max(highest, held)
+            if span.category == COMPUTE:
+                ends = any(kind.value in span.label for kind in RELEASES)
+                held += (ActionKind.FORWARD.value in span.label) - ends
+                highest = max(highest, held)
         return highest
+
+    def passes_s(self, stage: int, kinds: Iterable[ActionKind]) -> float:
+        """Thread CPU seconds of a stage's passes of these kinds."""
+        return sum(self.cpu_s.get(f"{stage}{kind.value}", 0.0) for kind in kinds)
 
 
 class RecordedStage(PipelineStage):
@@ -84,9 +101,12 @@ class RecordedStage(PipelineStage):
 
 
 def record_step(
-    recorder: Recorder, work: Callable[[], float | None], delay_s: Callable[[], float | None]
+    recorder: Recorder,
+    stages: Sequence[int],
+    work: Callable[[], float | None],
+    delay_s: Callable[[], float | None],
 ) -> StepRecord:
-    """Run one step and say what it took; `work` returns the mean loss where there is one."""
+    """Run one step of these stages and say what it took; `work` returns the mean loss where there is one."""
     recorder.clear()
     waited_s, start_s, start_cpu_s = delay_s(), time.monotonic(), time.thread_time()
     loss = work()
@@ -94,8 +114,8 @@ def record_step(
     return StepRecord(
         start_s=start_s,
         end_s=end_s,
-        forward_s=recorder.cpu_s.get(ActionKind.FORWARD.value, 0.0),
-        backward_s=recorder.cpu_s.get(ActionKind.BACKWARD.value, 0.0),
+        forward_s={stage: recorder.passes_s(stage, [ActionKind.FORWARD]) for stage in stages},
+        backward_s={stage: recorder.passes_s(stage, BACKWARD_KINDS) for stage in stages},
         all_reduce_s=recorder.wall_s(ALL_REDUCE),
         optimizer_s=recorder.cpu_s.get(OPTIMIZER, 0.0),
         busy_s=busy_s,

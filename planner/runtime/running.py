@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.errors import ExportError, InputError, RunError
-from planner.grid import Grid, check_microbatches, grid_of
+from planner.errors import InputError, RunError
 from planner.plan import Plan
+from planner.runtime.abilities import ExecutorKind, check_runnable, chosen
+from planner.runtime.checkpoint import read_index
 from planner.runtime.launch import Launcher
 from planner.runtime.merge import merge
 from planner.runtime.report import RunReport
@@ -19,8 +20,6 @@ from planner.runtime.spec import RunSpec
 if TYPE_CHECKING:
     from planner.runtime.program import ProgramLoader
 
-ENGINE = "the runtime"
-RUNNABLE_SCHEDULES = ("1f1b", "gpipe")
 DEFAULT_TIMEOUT_S = 600.0
 
 OnProgress = Callable[[int, int, float], None]
@@ -36,26 +35,37 @@ def run(
     seed: int = 0,
     learning_rate: float = 1e-3,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    executor: ExecutorKind = ExecutorKind.AUTO,
+    save: Path | None = None,
+    load: Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> RunReport:
     """Train `num_steps` steps of `loader`'s model by `plan` on this machine, one process per device (gloo, CPU).
 
     Step k trains on the batch of seed `seed + k`, with AdamW. `check` compares loss and gradients of the first step
-    with the unpartitioned model. The loader must be importable by other processes. Each process builds and traces the
-    whole model and then keeps its own stage.
+    with the unpartitioned model. `executor` AUTO takes torch's schedules where they can express the plan, else our own
+    action lists. `save` names a folder for a checkpoint after the last step; `load` one to start from, of any plan of
+    the same model: weights, optimizer state and number of steps go on. The loader must be importable by
+    other processes. Each process builds and traces the whole model and then keeps its own stages.
 
-    Raises ExportError naming the stage for what cannot be run (unequal or dealt replication, tensor or context degrees,
-    ZeRO, other schedules) and InputError for bad arguments, both before any process starts; RunError
-    naming the rank and its words when one fails, or when `timeout_s` is over. No process outlives the call.
+    Raises ExportError naming the stage for what cannot be run (tensor, context or expert degrees, ZeRO, selective
+    recomputation; with the executor TORCH also what torch's schedules cannot express) and InputError for bad
+    arguments, both before any process starts; RunError naming the rank and its words when one fails, or when
+    `timeout_s` is over. No process outlives the call.
     """
     _check_arguments(num_steps, learning_rate, timeout_s)
-    grid = check_runnable(plan)
+    layout = check_runnable(plan, executor)
+    if load is not None:
+        read_index(load)
+    if save is not None:
+        _make_folder(save)
     if importlib.util.find_spec("torch") is None:
         raise RunError("running a plan needs torch, which is not installed: pip install 'pipeplan[torch]'")
     with tempfile.TemporaryDirectory(prefix="pipeplan-run-", ignore_cleanup_errors=True) as folder:
         spec = RunSpec(
             plan=plan,
-            grid=grid,
+            layout=layout,
+            executor=chosen(plan, executor),
             loader=loader,
             num_steps=num_steps,
             check=check,
@@ -63,32 +73,12 @@ def run(
             learning_rate=learning_rate,
             timeout_s=timeout_s,
             folder=Path(folder),
+            save=save,
+            load=load,
         )
         with Launcher(spec) as launcher:
             results = launcher.results(lambda done, loss: on_progress(done, num_steps, loss) if on_progress else None)
     return merge(spec, results)
-
-
-def check_runnable(plan: Plan) -> Grid:
-    """The device grid of a plan that `run` can run; ExportError naming the stage and the remedy otherwise."""
-    grid = grid_of(plan, ENGINE)
-    for number, stage in enumerate(plan.stages):
-        for field, value in (("tensor", stage.tensor), ("context", stage.context), ("expert", stage.expert)):
-            if value != 1:
-                _refuse(number, field, f"has {field} degree {value}", f"plan with {field} degree 1")
-        if stage.zero:
-            _refuse(number, "zero", f"shards by ZeRO stage {stage.zero}", "plan with ZeRO stage 0")
-        if any(len(group) != 1 for group in stage.replicas):
-            _refuse(number, "replicas", "has a replica of several devices", "give each replica one device")
-    if plan.schedule not in RUNNABLE_SCHEDULES:
-        known = " or ".join(RUNNABLE_SCHEDULES)
-        raise ExportError(f"{ENGINE} has no schedule {plan.schedule!r}: plan with {known}", pointer="/schedule")
-    check_microbatches(plan, ENGINE)
-    return grid
-
-
-def _refuse(number: int, field: str, what: str, remedy: str) -> None:
-    raise ExportError(f"stage {number} {what}, which {ENGINE} cannot do: {remedy}", pointer=f"/stages/{number}/{field}")
 
 
 def _check_arguments(num_steps: int, learning_rate: float, timeout_s: float) -> None:
@@ -100,3 +90,10 @@ def _check_arguments(num_steps: int, learning_rate: float, timeout_s: float) -> 
         )
     if not 0 < timeout_s < float("inf"):
         raise InputError(f"the time limit is {timeout_s!r} s: it must be above 0 and finite", pointer="/timeout_s")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise InputError(f"the folder {folder} cannot be made ({fault}): name another", pointer="/save") from None

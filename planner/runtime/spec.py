@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.grid import Grid
 from planner.plan import Plan
+from planner.runtime.abilities import ExecutorKind
+from planner.runtime.layout import Layout
 from planner.timeline import Span
 
 if TYPE_CHECKING:
@@ -16,10 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """One run, the same for all ranks. `folder` holds the rendezvous file and whatever the ranks exchange."""
+    """One run, the same for all ranks. `folder` holds the rendezvous file and whatever the ranks exchange.
+
+    `executor` is TORCH or OWN. `save` and `load` are folders of checkpoints; None for none.
+    """
 
     plan: Plan
-    grid: Grid
+    layout: Layout
+    executor: ExecutorKind
     loader: ProgramLoader
     num_steps: int
     check: bool
@@ -27,26 +32,26 @@ class RunSpec:
     learning_rate: float
     timeout_s: float
     folder: Path
+    save: Path | None = None
+    load: Path | None = None
 
     @property
     def global_batch_size(self) -> int:
         """Samples per step."""
         return self.plan.microbatch_size * self.plan.num_microbatches
 
-    @property
-    def local_microbatch_size(self) -> int:
-        """Samples of each microbatch that one replica works on."""
-        return self.plan.microbatch_size // self.grid.num_replicas
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One step on one rank. Wall times are readings of the monotonic clock, which all ranks of a machine share."""
+    """One step on one rank. Wall times are readings of the monotonic clock, which all ranks of a machine share.
+
+    Forward and backward seconds are per stage of the rank; the loss is the mean over the rank's own samples.
+    """
 
     start_s: float
     end_s: float
-    forward_s: float
-    backward_s: float
+    forward_s: dict[int, float]
+    backward_s: dict[int, float]
     all_reduce_s: float
     optimizer_s: float
     busy_s: float

@@ -2,52 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from planner.grid import Grid
+from planner.runtime.abilities import ExecutorKind
+from planner.runtime.assembly import own_executor
+from planner.runtime.checkpoint import load_parts, read_index, save_part, write_index
 from planner.runtime.data import share_batch
 from planner.runtime.environment import run_queue_delay_s
 from planner.runtime.executors import Executor, PipelineExecutor, SingleStageExecutor
 from planner.runtime.gradients import Bucket, buckets, reduce_gradients
+from planner.runtime.layout import Layout
 from planner.runtime.memory import peak_of, resident_bytes
-from planner.runtime.program import LossFunction, MakeBatch
+from planner.runtime.program import TracedProgram
 from planner.runtime.recorder import ALL_REDUCE, OPTIMIZER, Recorder, record_step
 from planner.runtime.reference import compare, write_reference
-from planner.runtime.relay import RelayStage, relay_stages
+from planner.runtime.relay import relay_stages
 from planner.runtime.spec import RankResult, RunSpec, StepRecord
-from planner.runtime.split import model_input_names
+from planner.runtime.split import StageModule, model_input_names, split_layers
 
 SendStep = Callable[[int, float], None]
 
 
 @dataclass(slots=True)
 class Trainer:
-    """What one rank needs for its steps; the rest of the model is gone."""
+    """What one rank needs for its steps; the rest of the model is gone.
+
+    `parts` are the rank's stages by number, `module` holds them as they are run.
+    """
 
     spec: RunSpec
     replica: int
-    make_batch: MakeBatch
-    input_names: tuple[str, ...]
-    stage: RelayStage
+    program: TracedProgram
+    parts: dict[int, StageModule]
+    module: nn.Module
     executor: Executor
     shared: list[Bucket]
     optimizer: torch.optim.Optimizer
     recorder: Recorder
+    first_step: int
+
+    @property
+    def is_spokesman(self) -> bool:
+        """Whether this rank speaks for its stages: it saves them, and tells the loss."""
+        return self.replica == 0
 
     def step(self, number: int, after_backward: Callable[[], None] | None = None) -> StepRecord:
         """Train on the batch of step `number`. The batch is made, and the others awaited, before the clock starts."""
-        data, target = self._batch(number)
+        data, target = self._batch(self.first_step + number)
+        divisor = self.spec.layout.num_replicas(0) if self.executor.gradients_are_means else 1
         dist.barrier()
 
         def work() -> float | None:
             loss = self.executor.passes(data, target)
             with self.recorder.note("all-reduce", ALL_REDUCE, ALL_REDUCE):
-                reduce_gradients(self.shared, self.spec.grid.num_replicas)
+                reduce_gradients(self.shared, divisor)
             if after_backward is not None:
                 after_backward()
             with self.recorder.note("optimizer", OPTIMIZER, OPTIMIZER):
@@ -55,41 +69,59 @@ class Trainer:
                 self.optimizer.zero_grad(set_to_none=True)
             return loss
 
-        return record_step(self.recorder, work, run_queue_delay_s)
+        return record_step(self.recorder, tuple(self.parts), work, run_queue_delay_s)
+
+    def save(self, folder: Path) -> None:
+        """Every stage its part, then the index. Collective."""
+        step = self.first_step + self.spec.num_steps
+        if self.is_spokesman:
+            for stage, part in self.parts.items():
+                save_part(folder, step, stage, part, self.program.runnable.model, self.optimizer)
+        dist.barrier()
+        if dist.get_rank() == 0:
+            write_index(folder, step, self.spec.layout.num_stages)
 
     def _batch(self, number: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        """The replica's share of the inputs that its stage reads, and of the target."""
-        spec = self.spec
-        whole = self.make_batch(spec.global_batch_size, spec.seed + number)
-        inputs, target = share_batch(whole, spec.plan.num_microbatches, self.replica, spec.grid.num_replicas)
-        named = zip(self.input_names, inputs, strict=True)
-        return {name: tensor for name, tensor in named if name in self.stage.part.model_inputs}, target
+        """The inputs that the rank's stages read, and the target: of the whole batch, or the replica's share of it."""
+        spec, make_batch = self.spec, self.program.runnable.make_batch
+        batch = make_batch(spec.global_batch_size, spec.seed + number)
+        if spec.executor is ExecutorKind.TORCH:
+            batch = share_batch(batch, spec.plan.num_microbatches, self.replica, spec.layout.num_replicas(0))
+        inputs, target = batch
+        named = zip(model_input_names(self.program), inputs, strict=True)
+        read = {name for part in self.parts.values() for name in part.model_inputs}
+        return {name: tensor for name, tensor in named if name in read}, target
 
 
 @dataclass(slots=True)
 class Check:
     """The comparison after the backward pass of the first step; None until then."""
 
-    stage: RelayStage
+    parts: Sequence[StageModule]
     folder: Path
     reference_loss: float | None = None
     differences: dict[str, float] | None = None
 
     def run(self) -> None:
         """Compare this rank's gradients with those of the reference file."""
-        self.reference_loss, self.differences = compare(self.stage.part, self.folder)
+        self.differences = {}
+        for part in self.parts:
+            self.reference_loss, found = compare(part, self.folder)
+            self.differences |= found
 
 
 def train(spec: RunSpec, rank: int, core: int | None, num_cores: int, send_step: SendStep) -> RankResult:
     """All steps of this rank, then one more under the memory profiler. The process group must be up."""
-    trainer = build(spec, *divmod(rank, spec.grid.num_replicas))
-    check = Check(trainer.stage, spec.folder)
+    trainer = build(spec, rank)
+    check = Check(list(trainer.parts.values()), spec.folder)
     steps = []
     for number in range(spec.num_steps):
         record = trainer.step(number, check.run if spec.check and number == 0 else None)
         steps.append(record)
-        if record.loss is not None and trainer.replica == 0:
+        if record.loss is not None and trainer.is_spokesman:
             send_step(number + 1, record.loss)
+    if spec.save is not None:
+        trainer.save(spec.save)
     return RankResult(
         steps=tuple(steps),
         peak_memory_bytes=_peak_memory_bytes(trainer),
@@ -101,57 +133,79 @@ def train(spec: RunSpec, rank: int, core: int | None, num_cores: int, send_step:
     )
 
 
-def build(spec: RunSpec, stage_number: int, replica: int) -> Trainer:
-    """Trace, split, keep the own stage. Collective: every rank makes the same groups in the same order.
+def build(spec: RunSpec, rank: int) -> Trainer:
+    """Trace, split, keep the own stages. Collective: every rank makes the same groups in the same order.
 
     Rank 0 runs the unpartitioned model where a check is wanted; the others wait for its file in the first step.
     """
-    program = spec.loader(spec.local_microbatch_size)
-    runnable = program.runnable
-    if spec.check and dist.get_rank() == 0:
-        batch = runnable.make_batch(spec.global_batch_size, spec.seed)
-        write_reference(runnable, batch, spec.plan.num_microbatches * spec.grid.num_replicas, spec.folder)
-    stages = relay_stages(program, spec.plan.stages)
-    stage, recorder = stages[stage_number], Recorder()
-    shared = buckets(stages, stage_number, spec.grid)
-    pipeline = _pipeline_group(spec.grid, replica)
+    layout = spec.layout
+    own, (_, replica) = layout.stages_on(rank), layout.seat(rank)
+    program = spec.loader(layout.local_size(own[0]))
+    parts = split_layers(program, [stage.layers for stage in spec.plan.stages])
+    if spec.load is not None:
+        load_parts(spec.load, [program.runnable.model], program.runnable.model, None)
+    if spec.check and rank == 0:
+        _write_reference(spec, program)
+    recorder = Recorder()
+    executor, stages = _executor(spec, program, parts, rank, recorder)
+    shared = buckets(stages, rank, layout)
+    module = nn.ModuleList(stages[number] for number in own)
+    optimizer = _optimizer(module, spec.learning_rate)
+    if spec.load is not None:
+        load_parts(spec.load, [parts[number] for number in own], program.runnable.model, optimizer)
     return Trainer(
         spec=spec,
         replica=replica,
-        make_batch=runnable.make_batch,
-        input_names=model_input_names(program),
-        stage=stage,
-        executor=_executor(spec, runnable.loss, stage, stage_number, pipeline, recorder),
+        program=program,
+        parts={number: parts[number] for number in own},
+        module=module,
+        executor=executor,
         shared=shared,
-        optimizer=_optimizer(stage, spec.learning_rate),
+        optimizer=optimizer,
         recorder=recorder,
+        first_step=0 if spec.load is None else read_index(spec.load).step,
     )
 
 
+def _write_reference(spec: RunSpec, program: TracedProgram) -> None:
+    """Of the first batch, in pieces as the replicas see them where all see equal ones."""
+    layout, first = spec.layout, 0 if spec.load is None else read_index(spec.load).step
+    batch = program.runnable.make_batch(spec.global_batch_size, spec.seed + first)
+    pieces = spec.global_batch_size // layout.local_size(0) if layout.equal else spec.plan.num_microbatches
+    write_reference(program.runnable, batch, pieces, spec.folder)
+
+
 def _executor(
-    spec: RunSpec,
-    loss: LossFunction,
-    stage: RelayStage,
-    number: int,
-    pipeline: dist.ProcessGroup | None,
-    recorder: Recorder,
-) -> Executor:
-    plan, num_stages = spec.plan, spec.grid.num_stages
-    if num_stages == 1:
-        return SingleStageExecutor(stage, plan.num_microbatches, loss, recorder)
-    return PipelineExecutor(stage, number, num_stages, plan.num_microbatches, plan.schedule, loss, pipeline, recorder)
+    spec: RunSpec, program: TracedProgram, parts: Sequence[StageModule], rank: int, recorder: Recorder
+) -> tuple[Executor, Sequence[nn.Module]]:
+    """The executor, and all stages as it runs them. Collective."""
+    plan, layout, loss = spec.plan, spec.layout, program.runnable.loss
+    if spec.executor is ExecutorKind.OWN:
+        return own_executor(program, parts, plan, layout, recorder), parts
+    stages = relay_stages(program, plan.stages)
+    number, replica = layout.seat(rank)
+    pipeline = _pipeline_group(layout, replica)
+    if layout.num_stages == 1:
+        return SingleStageExecutor(stages[0], plan.num_microbatches, loss, recorder), stages
+    return (
+        PipelineExecutor(
+            stages[number], number, layout.num_stages, plan.num_microbatches, plan.schedule, loss, pipeline, recorder
+        ),
+        stages,
+    )
 
 
-def _optimizer(stage: RelayStage, learning_rate: float) -> torch.optim.Optimizer:
+def _optimizer(module: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters; given as a group, they may be none (frozen stages)."""
-    return torch.optim.AdamW([{"params": [p for p in stage.parameters() if p.requires_grad]}], lr=learning_rate)
+    return torch.optim.AdamW([{"params": [p for p in module.parameters() if p.requires_grad]}], lr=learning_rate)
 
 
-def _pipeline_group(grid: Grid, replica: int) -> dist.ProcessGroup | None:
+def _pipeline_group(layout: Layout, replica: int) -> dist.ProcessGroup | None:
     """The ranks of one replica in stage order; None (all ranks) when there is one replica."""
-    if grid.num_replicas == 1:
+    num_replicas = layout.num_replicas(0)
+    if num_replicas == 1:
         return None
-    columns = [[grid.rank(stage, column) for stage in range(grid.num_stages)] for column in range(grid.num_replicas)]
+    columns = [[layout.rank(s, column) for s in range(layout.num_stages)] for column in range(num_replicas)]
     groups: list[dist.ProcessGroup] = [dist.new_group(column) for column in columns]
     return groups[replica]
 
@@ -160,4 +214,4 @@ def _peak_memory_bytes(trainer: Trainer) -> int:
     """Peak of one more step on top of what stays; the step is not counted as one of the run."""
     number = trainer.spec.num_steps
     peak = peak_of(lambda: trainer.step(number))
-    return peak + resident_bytes(trainer.stage, trainer.optimizer) + trainer.executor.received_bytes()
+    return peak + resident_bytes(trainer.module, trainer.optimizer) + trainer.executor.received_bytes()

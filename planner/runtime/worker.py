@@ -43,7 +43,7 @@ def _run(spec: RunSpec, rank: int, connection: Connection) -> RankResult:
         "gloo",
         init_method=(spec.folder / RENDEZVOUS).as_uri(),
         rank=rank,
-        world_size=spec.grid.num_stages * spec.grid.num_replicas,
+        world_size=spec.layout.num_ranks,
         timeout=timedelta(seconds=spec.timeout_s),
     )
     result = train(spec, rank, core, num_cores, lambda number, loss: connection.send((STEP, (number, loss))))

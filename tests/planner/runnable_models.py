@@ -84,6 +84,62 @@ class Total(nn.Module):
         return x.sum(1, keepdim=True) + self.bias
 
 
+class Branches(nn.Module):
+    """Two branches of two blocks each from one block, joined by the last one, with an early tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = Block()
+        self.left = nn.ModuleList([Block(), Block()])
+        self.right = nn.ModuleList([Block(), Block()])
+        self.join = Join()
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        stem = self.stem(x)
+        left = self.left[1](self.left[0](stem))
+        right = self.right[1](self.right[0](stem))
+        joined: torch.Tensor = self.join(left + stem, right, scale)
+        return joined
+
+
+def branches_model() -> RunnableModel:
+    """`Branches` with a mean squared error."""
+    torch.manual_seed(SEED)
+    return RunnableModel(name="branches", model=Branches(), make_batch=_skip_batch, loss=nn.functional.mse_loss)
+
+
+class Aside(Block):
+    """A block with a second output that depends on data and a weight alone, by a path of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aside = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        return super().forward(x), torch.tanh(self.aside(scale))
+
+
+class Beside(nn.Module):
+    """The second block's side output does not depend on what the first block makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Block()
+        self.second = Aside()
+        self.third = Join()
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        x, aside = self.second(self.first(x), scale)
+        joined: torch.Tensor = self.third(x, aside, scale)
+        return joined
+
+
+def beside_model() -> RunnableModel:
+    """`Beside` with a mean squared error."""
+    torch.manual_seed(SEED)
+    return RunnableModel(name="beside", model=Beside(), make_batch=_skip_batch, loss=nn.functional.mse_loss)
+
+
 def strided_model() -> RunnableModel:
     """Neither the tensors nor the gradients between its three layers are contiguous."""
     torch.manual_seed(SEED)

@@ -13,11 +13,12 @@ from runnable_models import Loader
 from torch import nn
 
 from planner.errors import InputError
-from planner.grid import Grid
 from planner.plan import Plan, Stage
+from planner.runtime.abilities import ExecutorKind
 from planner.runtime.data import share
 from planner.runtime.environment import ALLOCATOR_VARIABLES, child_environment
 from planner.runtime.gradients import holders
+from planner.runtime.layout import layout_of
 from planner.runtime.memory import peak_of, resident_bytes
 from planner.runtime.merge import merge
 from planner.runtime.program import RunnableModel
@@ -143,8 +144,8 @@ def step(start_s: float, end_s: float, waited_s: float | None, loss: float | Non
     return StepRecord(
         start_s=start_s,
         end_s=end_s,
-        forward_s=0.2,
-        backward_s=0.4,
+        forward_s={0: 0.2, 1: 0.2},
+        backward_s={0: 0.4, 1: 0.4},
         all_reduce_s=0.0,
         optimizer_s=0.1,
         busy_s=(end_s - start_s) / 2,
@@ -172,9 +173,11 @@ def spec(num_steps: int) -> RunSpec:
     """Two stages on one device each, two microbatches."""
     devices = ((("a",),), (("b",),))
     stages = tuple(Stage(layers=(name,), replicas=group) for name, group in zip("pq", devices, strict=True))
+    plan = Plan(stages=stages, schedule="1f1b", microbatch_size=1, num_microbatches=2)
     return RunSpec(
-        plan=Plan(stages=stages, schedule="1f1b", microbatch_size=1, num_microbatches=2),
-        grid=Grid(devices=devices),
+        plan=plan,
+        layout=layout_of(plan),
+        executor=ExecutorKind.TORCH,
         loader=Loader("skip_model"),
         num_steps=num_steps,
         check=True,

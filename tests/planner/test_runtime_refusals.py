@@ -11,8 +11,8 @@ import pytest
 
 from planner.errors import ExportError, InputError, PlannerError
 from planner.plan import Plan, Stage
-from planner.runtime import check_runnable, run
-from planner.workload import ReplicaMode
+from planner.runtime import ExecutorKind, check_runnable, run
+from planner.workload import Recomputation, ReplicaMode
 
 PLAN = Plan(
     stages=(
@@ -37,8 +37,6 @@ def changed(number: int, **fields: Any) -> Plan:
 
 
 REFUSED = [
-    (changed(1, replicas=(("d2",),)), "stage 1 has 1 replicas, stage 0 has 2", "/stages/1/replicas"),
-    (dataclasses.replace(PLAN, replica_mode=ReplicaMode.DEALT), "stage 0 deals whole microbatches", "/replica_mode"),
     (dataclasses.replace(PLAN, microbatch_size=3), "microbatches of 3 samples among 2 replicas", "/microbatch_size"),
     (
         changed(1, replicas=(("d2",), ("d0",))),
@@ -53,8 +51,14 @@ REFUSED = [
         "stage 1 has a replica of several devices",
         "/stages/1/replicas",
     ),
+    (changed(1, recomputation=Recomputation.SELECTIVE), "recomputes the attention core", "/stages/1/recomputation"),
+    (dataclasses.replace(PLAN, schedule="chimera"), "no schedule 'chimera': plan with 1f1b, custom", "/schedule"),
+]
+REFUSED_BY_TORCH = [
+    (changed(1, replicas=(("d2",),)), "stage 1 has 1 replicas, stage 0 has 2", "/stages/1/replicas"),
+    (dataclasses.replace(PLAN, replica_mode=ReplicaMode.DEALT), "stage 0 deals whole microbatches", "/replica_mode"),
     (dataclasses.replace(PLAN, num_microbatches=1), "1 microbatches for 2 stages", "/num_microbatches"),
-    (dataclasses.replace(PLAN, schedule="chimera"), "no schedule 'chimera': plan with 1f1b or gpipe", "/schedule"),
+    (dataclasses.replace(PLAN, schedule="zb_h1"), "no schedule 'zb_h1': plan with 1f1b or gpipe", "/schedule"),
 ]
 
 
@@ -63,6 +67,14 @@ def test_what_cannot_be_run_is_named(plan: Plan, message: str, pointer: str) -> 
     with pytest.raises(ExportError, match=message.replace("(", r"\(")) as caught:
         run(plan, loader)
     assert caught.value.pointer == pointer
+
+
+@pytest.mark.parametrize(("plan", "message", "pointer"), REFUSED_BY_TORCH)
+def test_what_torch_cannot_run_is_left_to_our_own_executor(plan: Plan, message: str, pointer: str) -> None:
+    with pytest.raises(ExportError, match=message) as caught:
+        run(plan, loader, executor=ExecutorKind.TORCH)
+    assert caught.value.pointer == pointer
+    assert check_runnable(plan).num_stages == 2
 
 
 @pytest.mark.parametrize(
@@ -87,9 +99,9 @@ def test_a_loader_that_cannot_travel_is_refused() -> None:
         run(PLAN, lambda batch_size: loader(batch_size))
 
 
-def test_the_grid_of_a_runnable_plan() -> None:
+def test_the_layout_of_a_runnable_plan() -> None:
     grid = check_runnable(PLAN)
-    assert (grid.num_stages, grid.num_replicas) == (2, 2)
+    assert (grid.num_stages, grid.num_ranks) == (2, 4)
     assert [grid.rank(stage, replica) for stage in (0, 1) for replica in (0, 1)] == [0, 1, 2, 3]
 
 

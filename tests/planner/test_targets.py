@@ -127,6 +127,6 @@ def test_one_level_for_all_stages_is_the_best_of_the_levels_alone(problem: Probl
 
 def test_a_target_with_equal_degrees_asks_for_them() -> None:
     problem = chain_problem([(1.0, 2.0)] * 4, devices=4, num_microbatches=4)
-    assert settled(problem, SearchOptions(target="runtime")).replication is Replication.EQUAL
-    alone = SearchOptions(target="runtime", replication=Replication.NONE)
+    assert settled(problem, SearchOptions(target="torch_pipelining")).replication is Replication.EQUAL
+    alone = SearchOptions(target="torch_pipelining", replication=Replication.NONE)
     assert settled(problem, alone).replication is Replication.NONE
