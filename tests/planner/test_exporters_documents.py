@@ -16,6 +16,7 @@ from planner.graph import Edge, Layer, LayerGraph
 from planner.plan import Plan, Stage
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
+from planner.targets import TARGETS
 from planner.timeline import Lane, Span, Timeline
 from planner.workload import Inference, ReplicaMode, Training
 
@@ -196,7 +197,6 @@ def test_every_exporter_describes_its_text() -> None:
     kinds = {"json": "application/json", "toml": "application/toml", "sh": "text/x-shellscript"}
     for exporter in EXPORTERS:
         assert exporter.media_type == kinds[exporter.file_suffix.rpartition(".")[2]]
-        try:
-            assert exporter.export(context) == exporter.export(context)
-        except ExportError as fault:
-            assert "stage" in str(fault) or "workload" in str(fault)
+        if exporter.name in TARGETS and TARGETS[exporter.name].misfit(PLAN, context.problem):
+            continue
+        assert exporter.export(context) == exporter.export(context)
