@@ -30,7 +30,7 @@ MOST_DEGREE = 64
 def settled(problem: Problem, options: SearchOptions) -> SearchOptions:
     """The options with what follows from pinned cuts and the target. InputError for cuts that are none."""
     if options.cuts:
-        options = replace(options, num_stages=_stages_of(problem, options))
+        options = replace(options, num_stages=_stages_of(problem, options), cuts=tuple(dict.fromkeys(options.cuts)))
     target = target_of(options)
     if target is not None and _WIDTH.index(target.replication) < _WIDTH.index(options.replication):
         options = replace(options, replication=target.replication)

@@ -36,12 +36,12 @@ PORTFOLIO = (
     Step(optimizer="uniform", share=1 / 3),
     Step(optimizer="ideal_dp"),
     Step(optimizer="chain_dp", equal=True, share=2 / 3),
+    Step(optimizer="virtual_stages", share=1 / 2),
     Step(optimizer="chain_dp", share=1 / 3),
     Step(optimizer="multilevel"),
     Step(optimizer="order_dp", share=1 / 3),
     Step(optimizer="milp"),
     Step(optimizer="hierarchical_dp"),
-    Step(optimizer="virtual_stages"),
 )
 """What `auto` runs, in order, until every variant is solved or closed."""
 

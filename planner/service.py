@@ -18,8 +18,8 @@ from planner.finalists import Finalist, finalists, runner_up
 from planner.goals import GOALS, Answer
 from planner.goals.base import check_goal_options
 from planner.joint import settled, variants
-from planner.optimizers.base import OPTIMIZERS, Clock, SearchContext
-from planner.optimizers.explain import explain, provably_exceeds
+from planner.optimizers.base import OPTIMIZERS, Clock, SearchContext, is_virtual
+from planner.optimizers.explain import explain, no_shape, provably_exceeds
 from planner.options import MAX_NUM_FINALISTS, MAX_TIME_LIMIT_S, SEARCHED_OBJECTIVES, SearchOptions
 from planner.plan import Plan
 from planner.portfolio import Searched, search
@@ -33,6 +33,10 @@ from planner.verify import priced_and_verified, verify
 
 SHARE_OF_WHAT_IFS, LEAST_WHAT_IFS_S = 0.2, 0.5
 """What-ifs of an answer may take this share of its search's time, and so many seconds more."""
+
+
+BROUGHT = "custom"
+"""The schedule that only plans which somebody brings can have."""
 
 
 def plan(problem: Problem, options: SearchOptions | None = None) -> PlanResult:
@@ -103,14 +107,20 @@ def check_options(problem: Problem, options: SearchOptions) -> None:
     check_number(options.num_finalists, "num_finalists", "/options/num_finalists", low=1, high=MAX_NUM_FINALISTS)
     _check_name(options.optimizer, OPTIMIZERS.names(), "optimizer")
     _check_name(options.schedule, SCHEDULES.names(), "schedule")
+    if options.schedule == BROUGHT:
+        raise InputError(
+            f"the schedule {BROUGHT!r} is not searched: it comes with a plan that lists its actions; use estimate",
+            pointer="/options/schedule",
+        )
     check_target(problem, options)
     check_goal_options(problem, options)
     num_stages = settled(problem, options).num_stages
     if num_stages is None:
         return
     sizes = [each.workload.tensor * each.workload.context for each in variants(problem, options)]
+    several = is_virtual(options.schedule)
     groups = len(problem.cluster.devices) // min(sizes)
-    most = min(len(problem.index), groups)
+    most = len(problem.index) if several else min(len(problem.index), groups)
     if not 1 <= num_stages <= most:
         raise InputError(
             f"num_stages is {num_stages}: it must be between 1 and {most} ({len(problem.index)} layers, "
@@ -170,6 +180,8 @@ def _without_plan(context: SearchContext, searched: list[Searched], started: flo
     known = [(reason, each) for reason, each in reasons if reason is not None]
     closest = min(known, key=lambda pair: pair[0].shortfall_bytes, default=None)
     reason = None if closest is None else remedied(closest[0], replace(closest[1].context, clock=context.clock))
+    if context.is_virtual and (reason is None or reason.constraint != "memory"):
+        reason, proven = no_shape(context), False
     report = _report(
         context,
         searched,

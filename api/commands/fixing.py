@@ -43,12 +43,17 @@ FIXED = {
 
 def fixed(text: str, given: GivenWorkload, options: SearchOptions) -> tuple[GivenWorkload, SearchOptions]:
     """The words of the command line with the pinned decisions over them. InputError names what cannot be pinned."""
+    pinned: dict[str, Any] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, _, value = part.partition("=")
         if name not in FIXED or not value:
             raise InputError(f"--fix {part!r} pins nothing: write NAME=VALUE with {', '.join(FIXED)}")
         decision = FIXED[name]
         change = {decision.field: _read(name, decision, value)}
+        said = pinned.get(name, getattr(given, decision.field) if decision.of_workload else None)
+        if said is not None and said != change[decision.field]:
+            raise InputError(f"--fix {part!r} contradicts {name} {said}, which is given too: leave one out")
+        pinned[name] = change[decision.field]
         if decision.of_workload:
             auto = (
                 tuple(d for d in given.auto if d != Decision(decision.field)) if _is_decision(decision) else given.auto

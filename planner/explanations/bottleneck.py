@@ -21,7 +21,7 @@ PIVOT, BUBBLE, TRANSFER, ALL_REDUCE, OPTIMIZER = "pivot", "bubble", "transfer", 
 COMPUTE = "compute"
 
 WORDS = {
-    PIVOT: "compute of the pivot stage",
+    PIVOT: "passes of the pivot stage",
     BUBBLE: "filling and draining the pipeline",
     TRANSFER: "transfers between stages",
     ALL_REDUCE: "all-reduces of gradients",

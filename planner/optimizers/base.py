@@ -88,10 +88,14 @@ class SearchContext:
         return self._allowed(AUTOMATIC)
 
     @property
+    def is_virtual(self) -> bool:
+        """Whether the schedule that is asked for wants several stages per device group."""
+        return is_virtual(self.options.schedule)
+
+    @property
     def virtual_schedules(self) -> tuple[str, ...]:
         """The schedules with several stages per device group to try."""
-        virtual = SCHEDULES[self.options.schedule].placement in VIRTUAL if self.options.schedule != "auto" else False
-        return (self.options.schedule,) if virtual else self._allowed(AUTOMATIC_VIRTUAL, named=False)
+        return (self.options.schedule,) if self.is_virtual else self._allowed(AUTOMATIC_VIRTUAL, named=False)
 
     def _allowed(self, automatic: tuple[str, ...], *, named: bool = True) -> tuple[str, ...]:
         """The schedule by name, or those of the automatic ones that the target has."""
@@ -140,6 +144,11 @@ class SearchContext:
         if work.num_microbatches is not None:
             return [(total // work.num_microbatches, work.num_microbatches)]
         return [(size, total // size) for size in divisors(total)]
+
+
+def is_virtual(schedule: str) -> bool:
+    """Whether a schedule by name wants several stages per device group; `auto` does not want them."""
+    return schedule != "auto" and SCHEDULES[schedule].placement in VIRTUAL
 
 
 def mixes_devices(context: SearchContext) -> bool:

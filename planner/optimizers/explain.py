@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.errors import LimitError
+from planner.errors import InputError, LimitError
 from planner.optimizers._chain_kernel import Caps, Goal, Solution, Sweep
 from planner.optimizers._chain_memory import fewest_groups
 from planner.optimizers._chain_space import ChainSpace, device_classes
@@ -12,6 +12,7 @@ from planner.optimizers._links import unlike_devices
 from planner.optimizers.base import SearchContext, divisors, mixes_devices
 from planner.options import Replication
 from planner.result import Infeasibility
+from planner.schedules import SCHEDULES, PipelineShape, rank_at
 from planner.workload import ReplicaMode
 
 
@@ -94,6 +95,40 @@ def _tightest(context: SearchContext, space: ChainSpace, solution: Solution) -> 
     layers = stage.stage.layers
     name = f"stage {number} ({layers[0]} .. {layers[-1]})" if len(layers) > 1 else f"stage {number} ({layers[0]})"
     return name, stage.memory.total_bytes, stage.memory.limit_bytes
+
+
+def no_shape(context: SearchContext) -> Infeasibility:
+    """Why a schedule with several stages per device group has no plan: what it says of the simplest shape."""
+    work, schedule = context.problem.workload, context.options.schedule
+    groups = len(context.problem.cluster.devices) // (work.tensor * work.context)
+    said = next(filter(None, (_objection(schedule, groups, count) for _, count in context.batches())), "")
+    return Infeasibility(
+        constraint="schedule",
+        shortfall_bytes=0,
+        message=(
+            f"no plan under {schedule!r} for {groups} device groups and {len(context.problem.index)} layers: it wants "
+            f"at least 2 groups with several stages each, equal degrees and split microbatches{said and ': '}{said}"
+        ),
+        remedy="use --schedule auto, more devices or layers, or another number of microbatches",
+    )
+
+
+def _objection(schedule: str, groups: int, num_microbatches: int) -> str:
+    """What the schedule says of two stages on each group; empty where that is legal, or there is one group."""
+    if groups < 2:
+        return ""
+    placement, stages = SCHEDULES[schedule].placement, 2 * groups
+    shape = PipelineShape(
+        num_stages=stages,
+        num_microbatches=num_microbatches,
+        dealt=(1,) * stages,
+        rank_of=tuple(rank_at(placement, stage, groups) for stage in range(stages)),
+    )
+    try:
+        SCHEDULES[schedule].check(shape)
+    except InputError as fault:
+        return str(fault)
+    return ""
 
 
 def _no_route(context: SearchContext) -> Infeasibility | None:

@@ -26,6 +26,7 @@ from planner.costs.communication import Group
 from planner.costs.holding import Holding
 from planner.costs.intervals import Array
 from planner.costs.objective import objective_s
+from planner.errors import InputError
 from planner.joint import spreads_experts
 from planner.optimizers._chain_settings import query_of
 from planner.optimizers._chain_space import ChainSpace, Config, device_classes
@@ -188,6 +189,8 @@ def _trials(shape: _Shape, names: list[str]) -> Iterator[_Trial]:
     cuts = _cuts(shape)
     for name in names if cuts else ():
         assert cuts is not None
+        if not _is_legal(name, _pipeline(shape)):
+            continue
         holding = Holding(SCHEDULES[name], _pipeline(shape))
         fitting = (level for level in shape.space.levels if _may_fit(shape, level, cuts, holding))
         level = next(fitting, None)
@@ -195,6 +198,14 @@ def _trials(shape: _Shape, names: list[str]) -> Iterator[_Trial]:
             whole = float(shape.space.passes(level, shape.config)[0, shape.space.num_layers])
             estimate_s = _estimate_s(shape.space.num_microbatches, shape.ranks, shape.stages, whole)
             yield _Trial(shape=shape, cuts=cuts, schedule=name, level=level, estimate_s=estimate_s)
+
+
+def _is_legal(schedule: str, pipeline: PipelineShape) -> bool:
+    try:
+        SCHEDULES[schedule].check(pipeline)
+    except InputError:
+        return False
+    return True
 
 
 def _estimate_s(count: int, ranks: int, stages: int, whole_s: float) -> float:
