@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from runnable_models import Loader
 
 from planner.plan import Plan, Stage
@@ -61,3 +64,25 @@ def passes(report: RunReport, lane: int) -> list[str]:
     assert report.timeline is not None
     labels = [span.label for span in report.timeline.lanes[lane].spans if span.category == "compute"]
     return [label for label in labels if not label.endswith("loss")]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Process ids of everything that the test starts."""
+    pids: list[int] = []
+
+    class Recorded(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            pids.append(self.pid)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    return pids
+
+
+def assert_gone(pids: list[int], count: int = 2) -> None:
+    """So many processes were started, and none of them exists any more."""
+    assert len(pids) == count
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

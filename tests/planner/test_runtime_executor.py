@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from runnable_models import Loader
-from running_plans import BRANCHES, GPT2, SKIP, TIMEOUT_S, checked, cut, passes, placed
+from running_plans import BRANCHES, GPT2, SKIP, TIMEOUT_S, assert_gone, checked, cut, passes, placed, started
 
 from planner.errors import RunError
 from planner.plan import Plan
@@ -19,6 +19,7 @@ from planner.schedules import SCHEDULES, Placement
 from planner.workload import Recomputation, ReplicaMode
 
 ONE_STAGE_EACH, TWO_STAGES_EACH = (2,), (1, 2, 3)
+__all__ = ["started"]
 CUSTOM = (
     ("0F0", "0F1", "0F2", "0I0", "0F3", "0B1", "0W0", "0I2", "0B3", "0W2"),
     ("1F0", "1F1", "1B0", "1I1", "1F2", "1B2", "1W1", "1F3", "1I3", "1W3"),
@@ -53,6 +54,11 @@ def test_unequal_replication_equals_the_whole_model(degrees: tuple[int, int], mo
     assert {label[2:] for label in passes(report, wide)} == ({"0", "2"} if dealt else {"0", "1", "2"})
 
 
+@pytest.mark.parametrize("mode", list(ReplicaMode))
+def test_tied_weights_of_stages_with_unequal_replication(mode: ReplicaMode) -> None:
+    checked(cut(GPT2, (3,), (2, 1), num_microbatches=3, replica_mode=mode), "gpt2_model")
+
+
 def test_neither_degree_divides_the_other() -> None:
     checked(cut(SKIP, (2,), (2, 3), microbatch_size=6, num_microbatches=2), "skip_model")
 
@@ -60,6 +66,15 @@ def test_neither_degree_divides_the_other() -> None:
 def test_a_graph_with_two_branches_equals_the_whole_model() -> None:
     """The second branch's stage does not read what the stage before it makes."""
     checked(placed(BRANCHES, (1, 3, 4), "interleaved_1f1b"), "branches_model")
+
+
+def test_all_stages_on_one_device() -> None:
+    rows = (tuple(f"{stage}{kind}{m}" for m in range(4) for stage, kind in ((0, "F"), (1, "F"), (1, "B"), (0, "B"))),)
+    checked(cut(SKIP, (2,), ranks=(0, 0), schedule="custom", actions=rows), "skip_model")
+
+
+def test_replicas_of_the_whole_model_are_dealt_microbatches() -> None:
+    checked(cut(SKIP, (), (2,), num_microbatches=3, replica_mode=ReplicaMode.DEALT), "skip_model")
 
 
 def test_fewer_microbatches_than_stages() -> None:
@@ -105,12 +120,13 @@ def test_integers_are_sent() -> None:
     assert report.losses[0] > 0
 
 
-def test_a_killed_rank_is_named() -> None:
+def test_a_killed_rank_is_named_and_nothing_stays(started: list[int]) -> None:
     plan = cut(SKIP, (2,), (2, 1), replica_mode=ReplicaMode.DEALT)
     with pytest.raises(
         RunError, match=r"rank 2 \(stage 1, replica 0, device cpu1\.0\) failed: was killed by .*SIGKILL"
     ):
         run(plan, Loader("killed_model"), num_steps=2, timeout_s=TIMEOUT_S)
+    assert_gone(started, 3)
 
 
 def test_early_backward_needs_less_memory_than_gpipe() -> None:

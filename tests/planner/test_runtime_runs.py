@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from runnable_models import ForeignReference, Loader
+from running_plans import GPT2, GRADIENT_TOLERANCE, LOSS_TOLERANCE, SKIP, TIMEOUT_S, assert_gone, started
 
 from planner.codec import dumps, loads
 from planner.errors import InputError, RunError
@@ -22,10 +21,7 @@ from planner.schedules import SCHEDULES, PipelineShape
 from planner.workload import Recomputation
 from profiles.tracing import TraceLoader
 
-LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-5
-TIMEOUT_S = 240.0
-GPT2 = ("model.transformer.wte", *(f"model.transformer.h.{i}" for i in range(4)), "model.lm_head", "loss")
-SKIP = ("blocks.0", "blocks.1", "blocks.2", "blocks.3", "loss")
+__all__ = ["started"]
 
 
 def make_plan(layers: tuple[str, ...], cuts: tuple[int, ...], replicas: int = 1, **options: Any) -> Plan:
@@ -119,28 +115,6 @@ def test_the_check_sees_a_different_model() -> None:
     assert report.loss_relative_difference is not None
     assert report.loss_relative_difference > LOSS_TOLERANCE
     assert min(report.gradient_differences.values()) > GRADIENT_TOLERANCE
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Process ids of everything that the test starts."""
-    pids: list[int] = []
-
-    class Recorded(subprocess.Popen[bytes]):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            pids.append(self.pid)
-
-    monkeypatch.setattr(subprocess, "Popen", Recorded)
-    return pids
-
-
-def assert_gone(pids: list[int]) -> None:
-    """No process of these ids exists any more."""
-    assert len(pids) == 2
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
 
 
 def test_a_killed_rank_is_named_and_nothing_stays(started: list[int]) -> None:
