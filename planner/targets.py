@@ -48,7 +48,7 @@ class Target:
     of tensor, context and expert degree it knows. `enough_microbatches`: schedules that need at least as many
     microbatches as stages, `several_stages`: that need several ranks with several stages each. `equal_levels`: one
     recomputation and one ZeRO stage for all stages. `trains` and `serves`: for which workloads it is. Stages are
-    intervals of the execution order, degrees are the same in all stages, for all of them.
+    intervals of the execution order except where cuts may be anywhere, degrees the same in all stages for all of them.
     """
 
     name: str
@@ -161,6 +161,8 @@ class Target:
         return "" if self.serves else "inference"
 
     def _misfits_of_cuts(self, plan: Plan, index: GraphIndex) -> Iterator[tuple[str, str]]:
+        if self.cuts is Cuts.ANYWHERE:
+            return
         try:
             allowed = self.starts(index)
         except InputError as fault:

@@ -13,6 +13,7 @@ from planner.errors import InputError
 from planner.exporters import EXPORTERS, ExportContext
 from planner.joint import settled
 from planner.options import Decision, Replication, SearchOptions
+from planner.plan import Plan, Stage
 from planner.problem import Problem
 from planner.runtime.running import check_runnable
 from planner.service import plan
@@ -123,6 +124,18 @@ def test_one_level_for_all_stages_is_the_best_of_the_levels_alone(problem: Probl
     if together.plan is not None and best is not None:
         assert together.report.objective_s == pytest.approx(best, rel=RELATIVE)
         assert len({(stage.recomputation, stage.zero) for stage in together.plan.stages}) == 1
+
+
+def test_the_runtime_takes_branches_as_stages_and_unequal_replication() -> None:
+    problem = chain_problem([(1.0, 2.0)] * 4, devices=4, num_microbatches=4)
+    layers = problem.index.layers
+    halves = (("L0", "L2"), ("L1", "L3"))
+    assert {name for half in halves for name in half} == {layer.id for layer in layers}
+    devices = [(device.id,) for device in problem.cluster.devices]
+    stages = (Stage(layers=halves[0], replicas=tuple(devices[:2])), Stage(layers=halves[1], replicas=(devices[2],)))
+    made = Plan(stages=stages, schedule="zb_h1", microbatch_size=1, num_microbatches=4, replica_mode=ReplicaMode.DEALT)
+    assert TARGETS["runtime"].misfit(made, problem) == ""
+    assert "no interval" in TARGETS["torch_pipelining"].misfit(replace(made, schedule="1f1b"), problem)
 
 
 def test_a_target_with_equal_degrees_asks_for_them() -> None:
