@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from planner.options import Decision, Replication, SearchOptions
 from planner.plan import Plan, Stage
 from planner.problem import Problem
 from planner.runtime.running import check_runnable
+from planner.result import PlanResult
 from planner.service import plan
 from planner.targets import TARGETS, check_target
 from planner.workload import Inference, Recomputation, ReplicaMode, Training
@@ -118,12 +120,18 @@ def test_one_level_for_all_stages_is_the_best_of_the_levels_alone(problem: Probl
         for kind in Recomputation
         for zero in (0, 1)
     ]
-    best = min((each.report.objective_s for each in alone if each.report.objective_s is not None), default=None)
+    best = min(filter(None, map(_least_objective, alone)), default=None)
     event(f"found: {best is not None}")
     assert (together.plan is None) == (best is None)
     if together.plan is not None and best is not None:
-        assert together.report.objective_s == pytest.approx(best, rel=RELATIVE)
+        assert _least_objective(together) == pytest.approx(best, rel=RELATIVE)
         assert len({(stage.recomputation, stage.zero) for stage in together.plan.stages}) == 1
+
+
+def _least_objective(result: PlanResult) -> float | None:
+    """Of all finalists: the one with the smallest simulated time wins, and may have another objective."""
+    values = [other.objective_s for other in result.runners_up]
+    return None if result.report.objective_s is None else min(result.report.objective_s, *values, math.inf)
 
 
 def test_the_runtime_takes_branches_as_stages_and_unequal_replication() -> None:
