@@ -16,8 +16,8 @@ from planner.joint import settled
 from planner.options import Decision, Replication, SearchOptions
 from planner.plan import Plan, Stage
 from planner.problem import Problem
-from planner.runtime.running import check_runnable
 from planner.result import PlanResult
+from planner.runtime.running import check_runnable
 from planner.service import plan
 from planner.targets import TARGETS, check_target
 from planner.workload import Inference, Recomputation, ReplicaMode, Training
