@@ -29,12 +29,13 @@ class ModelSource:
     """The recipe from which a profiled model can be built again, so that its plans can be run.
 
     `config` holds the values of a transformers `config.json` (`kind` transformers); `reference` is the file it came
-    from, or `module:factory` (`kind` factory). The rest are the arguments of `profiles.tracing.TraceLoader`.
+    from, `module:factory` (`kind` factory), or the file of an exported program (`kind` exported). The rest are the
+    arguments of `profiles.tracing.TraceLoader`.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
 
-    kind: Literal["transformers", "factory"]
+    kind: Literal["transformers", "factory", "exported"]
     reference: str
     config: dict[str, Any] | None = None
     sequence_length: int | None = None

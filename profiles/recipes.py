@@ -1,4 +1,4 @@
-"""Models that can be built here, from a transformers configuration or a Python `module:factory`, and how to build them.
+"""Models that can be built here, and how: from a transformers configuration, a `module:factory`, an exported program.
 
 Nothing here imports torch until a model is built.
 """
@@ -19,12 +19,19 @@ if TYPE_CHECKING:
     from profiles.tracing import TraceLoader
 
 CONFIGURATION = "config.json"
+EXPORTED_SUFFIX = ".pt2"
+"""Of files that `torch.export.save` writes."""
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def is_factory(name: str) -> bool:
     """Whether a source is written as `module:factory`."""
     return _FACTORY.fullmatch(name) is not None
+
+
+def is_exported(name: str) -> bool:
+    """Whether a source is the file of an exported program."""
+    return name.endswith(EXPORTED_SUFFIX) and Path(name).is_file()
 
 
 def is_configuration(text: str) -> bool:
@@ -42,13 +49,15 @@ def model_source(
     grain: Grain = Grain.BLOCK,
     seed: int = 0,
 ) -> ModelSource:
-    """The recipe of a `config.json` (or its folder) or of `module:factory`.
+    """The recipe of a `config.json` (or its folder), of `module:factory`, or of an exported program.
 
     It holds the configuration's values, so that it works in another folder too; `text` is the configuration where it
     was read already. A factory's module is imported when the model is built, not here.
     """
     if text is None and is_factory(name) and not Path(name).exists():
         return ModelSource(kind="factory", reference=name, grain=grain, seed=seed)
+    if text is None and is_exported(name):
+        return ModelSource(kind="exported", reference=name, grain=grain, seed=seed)
     path = Path(name) / CONFIGURATION if Path(name).is_dir() else Path(name)
     values = codec.parse(_read(path) if text is None else text)
     if not isinstance(values, Mapping) or not isinstance(values.get("model_type"), str):
@@ -73,7 +82,7 @@ def loader_of(source: ModelSource, device: str = "cpu") -> TraceLoader:
         )
     from profiles.tracing import SourceKind, TraceLoader
 
-    reference: Any = source.reference if source.kind == "factory" else source.config
+    reference: Any = source.config if source.kind == "transformers" else source.reference
     if reference is None:
         raise InputError(f"the recipe of {source.reference!r} holds no configuration: plan again from its config.json")
     return TraceLoader(
@@ -92,7 +101,7 @@ def record_of(source: ModelSource) -> ModelRecord:
     loader = loader_of(source, device="meta")
     from profiles.measuring.record import record
 
-    return record(loader(1), dtype=source.dtype, sequence_length=source.sequence_length)
+    return record(loader(loader.smallest_batch_size()), dtype=source.dtype, sequence_length=source.sequence_length)
 
 
 def _read(path: Path) -> bytes:

@@ -6,6 +6,7 @@ vgg16.graph.txt, plan-in.json  a file in a known format, guessed or named       
 folder, model.onnx, x.json.gz  a format of several files, no text, or packed           -> ProfiledModel or ModelRecord
 config.json, folder            a transformers configuration (torch extra)              -> ModelRecord
 module:factory                 a Python function (torch extra, runs its code)          -> ModelRecord
+model.pt2                      an exported program (torch extra, unpickles it)         -> ModelRecord
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from profiles.catalogue import near_matches
 from profiles.importers.base import IMPORTERS, UNNAMED_DEVICE, ImportOptions, read_text
 from profiles.importers.reading import read_path
 from profiles.model import Grain, ModelRecord, ModelSource, ProfiledModel
-from profiles.recipes import CONFIGURATION, is_configuration, is_factory, loader_of, model_source, record_of
+from profiles.recipes import (
+    CONFIGURATION,
+    is_configuration,
+    is_exported,
+    is_factory,
+    loader_of,
+    model_source,
+    record_of,
+)
 
 __all__ = [
     "SourceOptions",
@@ -40,7 +49,7 @@ __all__ = [
 ]
 
 STANDARD_INPUT = "-"
-CATALOGUE, TRANSFORMERS, FACTORY = "catalogue", "transformers", "factory"
+CATALOGUE, TRANSFORMERS, FACTORY, EXPORTED = "catalogue", "transformers", "factory", "exported"
 MAX_SOURCE_BYTES = 2**28
 TENSOR_DEGREES = (1, 2, 4, 8)
 """Degrees that a search may choose from: up to the devices of a usual node."""
@@ -69,7 +78,7 @@ class SourceOptions:
 
 def source_formats() -> tuple[str, ...]:
     """Everything that `--format` takes."""
-    return (*IMPORTERS.names(), CATALOGUE, FACTORY, TRANSFORMERS)
+    return (*IMPORTERS.names(), CATALOGUE, EXPORTED, FACTORY, TRANSFORMERS)
 
 
 def load_source(
@@ -195,7 +204,7 @@ def _load(source: str, format: str | None, options: SourceOptions) -> ProfiledMo
         raise InputError(f"unknown format {format!r}: use one of {', '.join(source_formats())}")
     if format == CATALOGUE or (format is None and source in catalogue_model_names()):
         return _recorded(source)
-    if format == FACTORY or (format is None and _looks_like_factory(source)):
+    if format in (FACTORY, EXPORTED) or (format is None and (_looks_like_factory(source) or is_exported(source))):
         return _built(source, options)
     imported = _import_options(options)
     if source != STANDARD_INPUT and (found := read_path(Path(source), format=format, options=imported)):
@@ -228,7 +237,9 @@ def _looks_like_factory(source: str) -> bool:
 
 def _built(source: str, options: SourceOptions) -> ModelRecord:
     if not options.allow_code:
-        raise InputError(f"{source!r} names Python code, which is run by the command line only: give a profile")
+        raise InputError(
+            f"{source!r} is Python code or holds some, which is run by the command line only: give a profile"
+        )
     return record_of(_recipe(source, None, options))
 
 

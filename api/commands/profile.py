@@ -17,7 +17,7 @@ SourceArgument = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="config.json or its folder, module:factory, catalogue model, profile in any format, -.",
+        help="config.json or its folder, module:factory, exported .pt2, catalogue model, profile in any format, -.",
     ),
 ]
 

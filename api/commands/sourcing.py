@@ -31,11 +31,13 @@ class Reading:
 
 def read_source(name: str, how: Reading) -> ProfiledModel | ModelRecord | ModelSource:
     """What `name` stands for; InputError when it is nothing. A model that can be built comes as its recipe, unbuilt."""
-    from profiles.recipes import is_factory
-    from profiles.sources import CATALOGUE, FACTORY, catalogue_model_names, load_source
+    from profiles.recipes import is_exported, is_factory
+    from profiles.sources import CATALOGUE, EXPORTED, FACTORY, catalogue_model_names, load_source
 
     if how.format == CATALOGUE or (how.format is None and name in catalogue_model_names()):
         return load_source(name, format=CATALOGUE)
+    if how.format == EXPORTED or (how.format is None and is_exported(name)):
+        return _recipe(name, None, how)
     found = _in_files(name, how)
     if found is not None:
         return found

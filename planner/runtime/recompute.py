@@ -25,7 +25,7 @@ def computations(program: TracedProgram, stages: Sequence[Stage], parts: Sequenc
     ids = [layer.id for layer in program.graph.layers if layer.id != LOSS_LAYER]
     layers = dict(zip(ids, split_layers(program, [[i] for i in ids]), strict=True))
     return [
-        RecomputedStage(part, [layers[i] for i in ids if i in part.layers]) if recomputes else part
+        RecomputedStage(part, [layers[i] for i in ids if i in part.layer_ids]) if recomputes else part
         for part, recomputes in zip(parts, full, strict=True)
     ]
 

@@ -19,13 +19,14 @@ class StageModule(fx.GraphModule):
     Call it with the tensors of `input_names` in that order; it returns a tuple with those of `output_names`. Names are
     those of the traced graph's nodes; a name in `model_inputs` is an input of the whole model (data), the others are
     activations that earlier stages make. Masks, positions and other values that depend on no input and no parameter
-    are computed inside. Parameters are shared with the traced module, not copied.
+    are computed inside. Parameters are shared with the traced module, not copied. The layers are `layer_ids`, because a
+    model may have a module `layers`.
     """
 
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
     model_inputs: tuple[str, ...]
-    layers: tuple[str, ...]
+    layer_ids: tuple[str, ...]
 
 
 def split_layers(
@@ -101,7 +102,7 @@ def _stage(program: TracedProgram, number_of: dict[str, int], number: int, layer
     stage.input_names = tuple(node.name for node in foreign)
     stage.output_names = tuple(node.name for node in outputs)
     stage.model_inputs = tuple(node.name for node in foreign if node.op == "placeholder")
-    stage.layers = layers
+    stage.layer_ids = layers
     return stage
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 import warnings
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -13,26 +14,50 @@ from torch.utils.hooks import RemovableHandle
 
 from planner.errors import InputError
 from planner.runtime.program import RunnableModel
+from profiles.tracing.exported import ExportedModel
 from profiles.tracing.regions import inline_regions
+from profiles.tracing.specialise import specialise
+from profiles.tracing.whole import WholeModules
 
 ASSERTIONS = ("aten::_assert_tensor_metadata", "aten::sym_constrain_range", "aten::_assert_scalar")
 """Operators that only check what the trace already fixed: they are dropped."""
 
 
-def capture(runnable: RunnableModel, batch_size: int) -> fx.GraphModule:
+def capture(runnable: RunnableModel, batch_size: int, *, keep_whole: bool = True) -> fx.GraphModule:
     """The model's operators as a flat graph: positional tensors in, one tensor out.
 
     Parameters and buffers are those of `runnable.model` (the same objects under the same names), so that training
     the result trains the model. Works with real, meta and fake tensors. The model is left as `make_deterministic`
-    leaves it. InputError when torch.export cannot follow the model; the message names the module and the line.
+    leaves it. A module that torch.export cannot follow is one operator with `keep_whole` (and all others of its class;
+    real tensors only, see `profiles.tracing.whole`). InputError without it, or when the model's own forward cannot be
+    followed; the message names the module and the line.
     """
+    if isinstance(runnable.model, ExportedModel):
+        return _of_exported(runnable, runnable.model, batch_size)
     make_deterministic(runnable.model)
     inputs, _ = runnable.make_batch(batch_size, 0)
-    exported = _export(runnable, inputs)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        module: fx.GraphModule = exported.module()
-    return _flatten(module, runnable)
+    kept: set[type[nn.Module]] = set()
+    while True:
+        whole = WholeModules(runnable.model, kept)
+        if kept:
+            whole.observe(lambda: runnable.model(*inputs))
+        made = _export(runnable, inputs, whole)
+        if isinstance(made, torch.export.ExportedProgram):
+            return _flatten(_module(made), runnable, whole)
+        kept.add(_to_keep(runnable, made, kept, keep_whole=keep_whole))
+
+
+def _of_exported(runnable: RunnableModel, model: ExportedModel, batch_size: int) -> fx.GraphModule:
+    """The operators of a program that was exported elsewhere, as it was: in evaluation mode or in training."""
+    if model.batch_size not in (None, batch_size):
+        raise InputError(
+            f"program {runnable.name!r} was exported for batches of {model.batch_size}, {batch_size} is asked: use "
+            "that microbatch size, or export it with a dynamic batch (dynamic_shapes)"
+        )
+    flat = _flatten(model.fresh(), runnable, WholeModules(model, set()))
+    if model.batch_size is None:
+        specialise(flat, runnable.make_batch(batch_size, 0)[0])
+    return flat
 
 
 def make_deterministic(model: nn.Module) -> None:
@@ -50,21 +75,53 @@ def make_deterministic(model: nn.Module) -> None:
             module.inplace = False  # type: ignore[assignment]
 
 
-def _export(runnable: RunnableModel, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
-    with _ModuleStack(runnable.model) as stack, warnings.catch_warnings():
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """The innermost module that ran when the export failed, and why it did."""
+
+    module: str
+    fault: Exception
+
+
+def _export(
+    runnable: RunnableModel, inputs: tuple[torch.Tensor, ...], whole: WholeModules
+) -> torch.export.ExportedProgram | _Refusal:
+    with _ModuleStack(runnable.model) as stack, warnings.catch_warnings(), whole.in_place():
         warnings.simplefilter("ignore")
         try:
             return torch.export.export(runnable.model, inputs, strict=False)
         except Exception as fault:
-            raise InputError(_explain(runnable, stack.innermost, fault)) from fault
+            return _Refusal(stack.innermost, fault)
 
 
-def _explain(runnable: RunnableModel, module: str, fault: Exception) -> str:
+def _to_keep(
+    runnable: RunnableModel, refusal: _Refusal, kept: set[type[nn.Module]], *, keep_whole: bool
+) -> type[nn.Module]:
+    """The class of the module that was refused, if it can be kept whole; else InputError."""
+    made = type(runnable.model.get_submodule(refusal.module))
+    if made is type(runnable.model) or made in kept:
+        remedy = (
+            "make that module's shapes and control flow independent of the data; no grain helps, the model's own "
+            "forward is refused"
+        )
+    elif not keep_whole:
+        remedy = "trace with the coarser grain 'module' or 'block', which run that module as a whole"
+    elif any(parameter.is_meta for parameter in runnable.model.parameters()):
+        remedy = (
+            "it can run as a whole only, which shapes alone cannot: measure the model on this machine (profile without "
+            "--device)"
+        )
+    else:
+        return made
+    raise InputError(_explain(runnable, refusal, remedy)) from refusal.fault
+
+
+def _explain(runnable: RunnableModel, refusal: _Refusal, remedy: str) -> str:
+    fault = refusal.fault
     first_line = (str(fault).strip().splitlines() or [""])[0][:300]
     return (
-        f"model {runnable.name!r} cannot be traced: module {module or '(top)'!r} fails at {_operator(fault)} with "
-        f"{type(fault).__name__}: {first_line}; make that module's shapes and control flow independent of the data "
-        "(for mixtures of experts: experts implementation 'batched_mm'); no grain helps, the operator itself is refused"
+        f"model {runnable.name!r} cannot be traced: module {refusal.module or '(top)'!r} fails at {_operator(fault)} "
+        f"with {type(fault).__name__}: {first_line}; {remedy}"
     )
 
 
@@ -107,7 +164,13 @@ class _ModuleStack:
         self._running.pop()
 
 
-def _flatten(module: fx.GraphModule, runnable: RunnableModel) -> fx.GraphModule:
+def _module(exported: torch.export.ExportedProgram) -> fx.GraphModule:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return exported.module()
+
+
+def _flatten(module: fx.GraphModule, runnable: RunnableModel, whole: WholeModules) -> fx.GraphModule:
     """Drops guards, assertions and dead operators; one flat signature, one output tensor."""
     graph = module.graph
     for node in reversed(graph.nodes):
@@ -124,6 +187,7 @@ def _flatten(module: fx.GraphModule, runnable: RunnableModel) -> fx.GraphModule:
     graph.set_codegen(fx.graph.CodeGen())
     inline_regions(module)
     graph.eliminate_dead_code(_has_effect)
+    whole.put_back(graph)
     _name_tied_parameters(graph, runnable.model)
     for node in reversed(graph.nodes):
         if node.op == "get_attr" and not node.users:

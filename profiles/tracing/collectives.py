@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from enum import Enum, auto
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx, nn
@@ -41,6 +42,9 @@ WEIGHT_VIEWS = {"t", "transpose", "permute", "view", "reshape", "index", "index_
 MIN_WEIGHT_DIMENSIONS = 2
 
 
+_DIVIDED: WeakKeyDictionary[fx.GraphModule, tuple[dict[str, str], frozenset[str]]] = WeakKeyDictionary()
+
+
 class State(Enum):
     """How a tensor-parallel group holds a value."""
 
@@ -55,10 +59,17 @@ def collective_bytes(module: fx.GraphModule, layer_of: dict[str, str], batch_siz
 
 
 def divided_nodes(module: fx.GraphModule, layer_of: dict[str, str]) -> frozenset[str]:
-    """Names of the operators whose results a tensor-parallel group divides; all others every member has whole."""
-    follower = _Follower(module, layer_of, 1)
-    follower.run()
-    return frozenset(node.name for node, state in follower.states.items() if state is State.DIVIDED)
+    """Names of the operators whose results a tensor-parallel group divides; all others every member has whole.
+
+    Followed once per trace, however often it is asked for (layer by layer).
+    """
+    before, found = _DIVIDED.get(module, ({}, frozenset()))
+    if before is not layer_of:
+        follower = _Follower(module, layer_of, 1)
+        follower.run()
+        found = frozenset(node.name for node, state in follower.states.items() if state is State.DIVIDED)
+        _DIVIDED[module] = (layer_of, found)
+    return found
 
 
 class _Follower:

@@ -220,7 +220,7 @@ def _read_image(model: nn.Module, dtype: torch.dtype) -> tuple[Values, int]:
     listed = Values((1, *one.shape), dtype)
     try:
         return one, _image_tokens(model, one)
-    except (ValueError, IndexError, RuntimeError):
+    except (ValueError, IndexError, RuntimeError):  # its code expects one dimension more
         return listed, _image_tokens(model, listed)
 
 

@@ -26,7 +26,7 @@ REPEATED = (nn.ModuleList, nn.Sequential)
 HEAVY = {
     "addbmm", "addmm", "baddbmm", "bmm", "convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
     "conv_transpose2d", "conv_transpose3d", "einsum", "linear", "matmul", "mm", "scaled_dot_product_attention",
-    "_grouped_mm", "grouped_mm_fallback",
+    "_grouped_mm", "grouped_mm_fallback", "whole",
 }  # fmt: skip
 """Operators that make a run worth a layer of its own even if it has no parameters."""
 
@@ -220,5 +220,5 @@ def _mutates_buffer(node: fx.Node) -> bool:
 
 
 def _is_heavy(node: fx.Node) -> bool:
-    packet = getattr(node.target, "overloadpacket", None)
-    return packet is not None and packet.__name__ in HEAVY
+    packet = getattr(node.target, "overloadpacket", node.target)
+    return getattr(packet, "__name__", "") in HEAVY

@@ -9,6 +9,7 @@ from typing import Any
 
 from planner.runtime.program import RunnableModel, TracedProgram
 from profiles.model import Grain
+from profiles.tracing.exported import ExportedModel, from_exported
 from profiles.tracing.factory import from_factory
 from profiles.tracing.trace import trace
 from profiles.tracing.transformers_source import from_transformers_config
@@ -19,6 +20,7 @@ class SourceKind(StrEnum):
 
     TRANSFORMERS = "transformers"
     FACTORY = "factory"
+    EXPORTED = "exported"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +28,8 @@ class TraceLoader:
     """Builds and traces a model for a batch size; a `ProgramLoader`.
 
     Picklable, and the same everywhere: equal loaders give equal weights, layer ids and tensor names in every process.
-    `source` is a `config.json` (path or its values) or `module:factory`, by `kind`. `sequence_length`, `dtype` and
-    `device` apply to transformers configurations; a factory decides them itself.
+    `source` is a `config.json` (path or its values), `module:factory` or an exported program (path), by `kind`.
+    `sequence_length`, `dtype` and `device` apply to transformers configurations; the others decide them themselves.
     """
 
     source: str | Mapping[str, Any]
@@ -42,10 +44,17 @@ class TraceLoader:
         """The traced program for microbatches of `batch_size`."""
         return trace(self.runnable(), batch_size, self.grain)
 
+    def smallest_batch_size(self) -> int:
+        """1, except for a program that was exported for batches of one size."""
+        model = self.runnable().model if self.kind is SourceKind.EXPORTED else None
+        return (model.batch_size or 1) if isinstance(model, ExportedModel) else 1
+
     def runnable(self) -> RunnableModel:
         """The model with its data and loss, untraced."""
         if self.kind is SourceKind.FACTORY:
             return from_factory(str(self.source), seed=self.seed)
+        if self.kind is SourceKind.EXPORTED:
+            return from_exported(str(self.source))
         return from_transformers_config(
             self.source,
             sequence_length=self.sequence_length,

@@ -46,20 +46,33 @@ def _from_data(module: fx.GraphModule) -> set[fx.Node]:
 
 
 def _join_makers(operators: list[fx.Node], from_data: set[fx.Node]) -> dict[fx.Node, fx.Node]:
-    """Operator -> the one that leads its layer: trivial ones follow what makes their data."""
+    """Operator -> the one that leads its layer: trivial ones follow what makes their data, elements their tuple."""
     leader: dict[fx.Node, fx.Node] = {}
     for node in operators:
         makers = {leader[source] for source in node.all_input_nodes if source in leader and source in from_data}
-        leader[node] = makers.pop() if len(makers) == 1 and _is_trivial(node) else node
+        if _is_element(node):
+            leader[node] = leader[node.all_input_nodes[0]]
+        else:
+            leader[node] = makers.pop() if len(makers) == 1 and _is_trivial(node) else node
     return leader
 
 
 def _join_readers(parameters_only: list[fx.Node], leader: dict[fx.Node, fx.Node]) -> None:
     """Operators that read parameters only follow the layer that is their only reader (last ones first)."""
     for node in reversed(parameters_only):
-        readers = {leader[user] for user in node.users if user in leader}
+        if _is_element(node):
+            continue
+        elements = [user for user in node.users if _is_element(user)]
+        users = {user for made in (node, *elements) for user in made.users if not _is_element(user)}
+        readers = {leader[user] for user in users if user in leader}
         if len(readers) == 1:
             leader[node] = readers.pop()
+            leader.update(dict.fromkeys(elements, leader[node]))
+
+
+def _is_element(node: fx.Node) -> bool:
+    """Whether the operator takes an element of a tuple: it lives where the tuple is made."""
+    return node.target is operator.getitem
 
 
 def _is_trivial(node: fx.Node) -> bool:

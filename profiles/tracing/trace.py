@@ -18,13 +18,14 @@ def trace(runnable: RunnableModel, batch_size: int, grain: Grain | str = Grain.B
     """Traces `runnable` for microbatches of `batch_size` samples; no cost is measured.
 
     Layer ids and parameters do not depend on the batch size and are the same in every run. See `capture` for the
-    state the model is put in, `group` and `group_operators` for what a layer is. InputError for models that
-    torch.export cannot follow.
+    state the model is put in, `group` and `group_operators` for what a layer is. Modules that torch.export cannot
+    follow are run as a whole, except at grain `operator`. InputError for models that it cannot follow at all.
     """
     if batch_size < 1:
         raise InputError(f"batch size is {batch_size}: it must be at least 1")
-    module = capture(runnable, batch_size)
-    layer_of = _layers(module, runnable, Grain(grain))
+    wanted = Grain(grain)
+    module = capture(runnable, batch_size, keep_whole=wanted is not Grain.OPERATOR)
+    layer_of = _layers(module, runnable, wanted)
     graph = build_graph(module, runnable.model, layer_of, batch_size, runnable.name)
     return TracedProgram(runnable=runnable, graph=graph, module=module, layer_of_node=layer_of, batch_size=batch_size)
 

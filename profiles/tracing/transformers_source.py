@@ -206,9 +206,11 @@ def _check_memory(model: nn.Module, name: str) -> None:
 def _feed(task: Task, model: nn.Module, length: int, dtype: torch.dtype) -> Feed:
     try:
         return task.make_feed(model, length, dtype)
-    except AttributeError as fault:
+    except InputError:
+        raise
+    except Exception as fault:  # whatever the model's own code says about what it cannot be given
         kind = model.config.model_type  # type: ignore[union-attr]
-        raise InputError(f"no batch can be made for {kind!r}: {fault}; write a module:factory") from None
+        raise InputError(f"no batch can be made for {kind!r}: {_first_line(fault)}; write a module:factory") from fault
 
 
 def _single_output(model: nn.Module, feed: Feed) -> None:
@@ -232,7 +234,8 @@ def _single_output(model: nn.Module, feed: Feed) -> None:
     def forward(*inputs: torch.Tensor) -> torch.Tensor:
         given = dict(zip(names, inputs, strict=True))
         if needs_mask:
-            given["attention_mask"] = torch.ones(given["input_ids"].shape, device=given["input_ids"].device)
+            ids = given["input_ids"]
+            given["attention_mask"] = torch.ones(ids.shape, dtype=ids.dtype, device=ids.device)  # depends on no data
         output = getattr(original(**given, **options), feed.output)
         assert isinstance(output, torch.Tensor)
         return output

@@ -63,6 +63,9 @@ class Pair(nn.Module):
 def branching():
     return Outer(), batch, loss
 
+def branching_at_the_top():
+    return Branching(), batch, loss
+
 def pair():
     return Pair(), batch, loss
 
@@ -247,9 +250,15 @@ def test_bad_factory_names_are_refused(source):
         from_factory(source)
 
 
-def test_an_untraceable_model_names_module_and_line(factories):
-    with pytest.raises(InputError, match=r"module 'branch' fails at pp_factories.py:\d+ `.*x.sum\(\) > 0"):
-        trace(from_factory(f"{factories}:branching"), 2)
+def test_an_untraceable_module_is_named_with_its_line_and_the_next_grain(factories):
+    message = r"module 'branch' fails at pp_factories.py:\d+ `.*x.sum\(\) > 0.*coarser grain 'module' or 'block'"
+    with pytest.raises(InputError, match=message):
+        trace(from_factory(f"{factories}:branching"), 2, "operator")
+
+
+def test_a_forward_that_depends_on_the_data_is_refused_at_any_grain(factories):
+    with pytest.raises(InputError, match=r"module '\(top\)' fails at .*x.sum\(\) > 0.*no grain helps"):
+        trace(from_factory(f"{factories}:branching_at_the_top"), 2)
 
 
 def test_a_model_with_two_outputs_is_refused(factories):

@@ -45,7 +45,7 @@ def test_names_of_inputs_and_outputs():
     assert first.output_names == last.input_names
     assert last.model_inputs == ()
     assert last.output_names == (output_name(program),)
-    assert (first.layers, last.layers) == (tuple(layers[:2]), tuple(layers[2:]))
+    assert (first.layer_ids, last.layer_ids) == (tuple(layers[:2]), tuple(layers[2:]))
 
 
 def test_parameters_keep_their_names_and_identity():
