@@ -1,6 +1,6 @@
-"""Writes the committed results into `docs/benchmarks.md`: `python -m benchmarks.tables`.
+"""Writes the committed results into `docs/benchmarks.md` and `docs/tracing.md`: `python -m benchmarks.tables`.
 
-A section of that file between `<!-- NAME -->` and `<!-- end -->` is replaced by the tables of
+A section of these files between `<!-- NAME -->` and `<!-- end -->` is replaced by the tables of
 `benchmarks/results/NAME.json`, under one line on what they ran. Text outside stays.
 """
 
@@ -18,6 +18,7 @@ from benchmarks.solving import SHIPPED
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
+PAGES = (PAGE, ROOT / "docs" / "tracing.md")
 SECTION = re.compile(r"(<!-- (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PROVEN = 1e-6
 Row = dict[str, Any]
@@ -90,6 +91,22 @@ def agreement_table(values: Row) -> str:
     return markdown(("what", "number"), [{"what": name, "number": f"{count:,}"} for name, count in entries.items()])
 
 
+def architectures_table(rows: list[Row]) -> str:
+    """How many there are of each kind, then all of them; what failed with its reason."""
+    good = [row for row in rows if row["equal_bytes"]]
+    kinds = [
+        {
+            "kind": kind,
+            "traced": sum(row["kind"] == kind for row in good),
+            "of": sum(row["kind"] == kind for row in rows),
+        }
+        for kind in dict.fromkeys(row["kind"] for row in rows)
+    ]
+    columns = ("architecture", "class", "layers", "edges", "operators", "parameters", "grain", "cpu_s", "rss_mib")
+    failed = [f"{row['architecture']}: {row['error']}." for row in rows if not row["equal_bytes"]]
+    return "\n\n".join((markdown(("kind", "traced", "of"), kinds), markdown(columns, good), *failed))
+
+
 def _rounded(row: Row) -> Row:
     values = {"objective": _digits(row.get("objective"), 6), "bound": _digits(row.get("bound"), 6)}
     values |= {"iteration_gap": _digits(row.get("iteration_gap"), 4)}
@@ -122,6 +139,7 @@ def ran_on(values: Row) -> str:
 
 TABLES: dict[str, Callable[[Any], str]] = {
     "agreement": agreement_table,
+    "architectures": architectures_table,
     "estimates": estimates_table,
     "proof-published": proof_tables,
     "proof-transformers": proof_tables,
@@ -145,8 +163,9 @@ def filled(page: str, folder: Path) -> str:
 
 
 def main() -> None:
-    """Renews the page."""
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), RESULTS), encoding="utf-8")
+    """Renews the pages."""
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8"), RESULTS), encoding="utf-8")
 
 
 if __name__ == "__main__":

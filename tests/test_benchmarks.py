@@ -144,8 +144,9 @@ def test_axes_are_logarithmic():
     assert math.isclose(axis(10), 0)
 
 
-def test_the_page_shows_the_committed_results():
-    page = tables.PAGE.read_text()
+@pytest.mark.parametrize("path", tables.PAGES, ids=lambda path: path.stem)
+def test_the_pages_show_the_committed_results(path):
+    page = path.read_text()
     assert tables.filled(page, tables.RESULTS) == page, "run: python -m benchmarks.tables"
 
 
