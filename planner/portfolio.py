@@ -68,6 +68,9 @@ PER_SCHEDULE = "chain_dp"
 QUICK_SHARE = 0.05
 """What searches under each schedule, and which share of the time left it may have taken and may take once more."""
 
+INTERRUPTED = "interrupted: the best plan until then"
+"""The note of a search that somebody ended."""
+
 EASY_FIRST = 1.5
 """A variant may take this many times its equal share of the time left: the most promising ones come first."""
 
@@ -94,8 +97,25 @@ class Searched:
 
 
 def search(context: SearchContext) -> list[Searched]:
-    """All variants, with what the named optimizer or the portfolio made of them."""
+    """All variants, with what the named optimizer or the portfolio made of them.
+
+    An interrupt ends the search like the time limit where there is a plan; without one it goes on to the caller.
+    """
     found = [Searched(context=each, floor_s=floor(each)) for each in _contexts(context)]
+    try:
+        _search(context, found)
+    except KeyboardInterrupt:
+        if all(each.best_s == math.inf for each in found):
+            raise
+        context.clock.stop()
+        found[0].outcomes[INTERRUPTED] = Outcome(
+            candidates=(), exact=False, scope="", finished=False, notes=(INTERRUPTED,)
+        )
+    return found
+
+
+def _search(context: SearchContext, found: list[Searched]) -> None:
+    """Every step on every variant, then what else is quick."""
     search_clock = Clock(SEARCH_SHARE * context.clock.left_s())
     for step in _steps(context.options.optimizer):
         waiting = sorted((each for each in found if _is_open(each, step, found)), key=lambda s: (s.best_s, s.floor_s))
@@ -111,7 +131,6 @@ def search(context: SearchContext) -> list[Searched]:
     named = context.options.optimizer
     if not any(each.outcomes if named == "auto" else named in each.outcomes for each in found):
         _refuse(found[0])
-    return found
 
 
 def _under_other_schedules(each: Searched, clock: Clock) -> None:

@@ -22,7 +22,7 @@ from planner.optimizers.base import OPTIMIZERS, Clock, SearchContext, is_virtual
 from planner.optimizers.explain import explain, no_shape, provably_exceeds
 from planner.options import MAX_NUM_FINALISTS, MAX_TIME_LIMIT_S, SEARCHED_OBJECTIVES, SearchOptions
 from planner.plan import Plan
-from planner.portfolio import Searched, search
+from planner.portfolio import INTERRUPTED, Searched, search
 from planner.problem import Problem
 from planner.result import Infeasibility, PlanResult, SearchReport, Status
 from planner.schedules import SCHEDULES
@@ -83,7 +83,7 @@ def answer(problem: Problem, options: SearchOptions | None = None) -> Answer:
 
 def _explained(problem: Problem, result: PlanResult, options: SearchOptions) -> PlanResult:
     """The result with what bounds its time and what would help."""
-    if result.plan is None or result.estimate is None:
+    if result.plan is None or result.estimate is None or INTERRUPTED in result.report.notes:
         return result
     explanation = explained_time(problem, result.plan)
     limit_s = min(options.time_limit_s, SHARE_OF_WHAT_IFS * result.report.runtime_s + LEAST_WHAT_IFS_S)

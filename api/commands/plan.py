@@ -155,6 +155,7 @@ def command(
     The file of -o is what `estimate`, `simulate`, `export` and `run` open.
     """
     from api.terminal.files import check_writable
+    from planner.portfolio import INTERRUPTED
 
     check_writable(output)
     decided = {"tensor": tensor, "context": context, "expert": expert}
@@ -202,6 +203,8 @@ def command(
     given, options = fixed(fix, given, options)
     found = _planned(source, cluster, given, how, options, compare_with)
     _tell(found, output, json)
+    if INTERRUPTED in found.result.report.notes:
+        raise KeyboardInterrupt
     _leave(found.result)
 
 

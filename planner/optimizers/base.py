@@ -51,6 +51,10 @@ class Clock:
     def __init__(self, limit_s: float) -> None:
         self._end = time.monotonic() + limit_s
 
+    def stop(self) -> None:
+        """Nothing is left from now on."""
+        self._end = time.monotonic()
+
     def left_s(self) -> float:
         """Seconds until the limit, never negative."""
         return max(0.0, self._end - time.monotonic())
