@@ -36,7 +36,7 @@ PORTFOLIO = (
     Step(optimizer="uniform", share=1 / 3),
     Step(optimizer="ideal_dp"),
     Step(optimizer="chain_dp", equal=True, share=2 / 3),
-    Step(optimizer="virtual_stages", share=1 / 2),
+    Step(optimizer="virtual_stages", share=0.9),
     Step(optimizer="chain_dp", share=1 / 3),
     Step(optimizer="multilevel"),
     Step(optimizer="order_dp", share=1 / 3),
@@ -87,8 +87,16 @@ class Searched:
 
     @property
     def best_s(self) -> float:
-        """The smallest objective that was found; infinite where nothing was."""
-        return min((c.objective_s for o in self.outcomes.values() for c in o.candidates), default=math.inf)
+        """The smallest objective of the variant's own plans; infinite where none was found.
+
+        Outcomes also repeat the best plan of other variants, with which their searches began.
+        """
+        candidates = (c for outcome in self.outcomes.values() for c in outcome.candidates)
+        return min((c.objective_s for c in candidates if self._is_own(c)), default=math.inf)
+
+    def _is_own(self, candidate: Candidate) -> bool:
+        work, first = self.context.problem.workload, candidate.plan.stages[0]
+        return (first.tensor, first.context, first.expert) == (work.tensor, work.context, work.expert)
 
     @property
     def is_solved(self) -> bool:
