@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from planner.bounds import BOUNDS, BoundQuery
 from planner.errors import InputError
 from planner.joint import variants
+from planner.optimizers._chain_settings import asked_of
 from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext, refusal
 from planner.options import GENERAL_MODELS, Objective, Replication
 from planner.result import Contribution
@@ -240,22 +241,17 @@ def floor(context: SearchContext) -> float:
         return math.inf
     if context.search_model not in GENERAL_MODELS:
         return 0.0
-    values = [bound.objective_s(query_of(context)) for bound in BOUNDS]
+    query = query_of(context)
+    values = [bound.objective_s(query) for bound in BOUNDS]
     return max((value for value in values if value is not None), default=0.0)
 
 
 def query_of(context: SearchContext, **known: object) -> BoundQuery:
     """What is asked of the bounds: every plan that the request allows."""
-    return BoundQuery(
-        problem=context.problem,
-        costs=context.costs,
-        objective=context.options.objective,
-        batches=tuple(context.batches()),
-        replication=context.options.replication,
-        replica_mode=context.options.replica_mode,
+    return replace(
+        asked_of(context),
         schedules=(*context.schedules, *(context.virtual_schedules if _may_be_virtual(context) else ())),
         search_model=context.search_model,
-        searched_levels=context.levels,
         seed=context.options.seed,
         **known,  # type: ignore[arg-type]
     )

@@ -49,7 +49,7 @@ def setting_of(query: BoundQuery, batch: tuple[int, int], degrees: tuple[int, ..
     return Setting(batch, degrees, total, total + (count - 1) * period)
 
 
-def query_of(context: SearchContext) -> BoundQuery:
+def asked_of(context: SearchContext) -> BoundQuery:
     """What the bounds ask of the search's problem."""
     return BoundQuery(
         problem=context.problem,

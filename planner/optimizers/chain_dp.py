@@ -21,7 +21,7 @@ from planner.errors import LimitError
 from planner.joint import spreads_experts
 from planner.optimizers._chain_kernel import Caps, Goal, Solution, Sweep
 from planner.optimizers._chain_memory import fewest_groups
-from planner.optimizers._chain_settings import Setting, query_of, setting_of
+from planner.optimizers._chain_settings import Setting, asked_of, setting_of
 from planner.optimizers._chain_space import ChainSpace, device_classes
 from planner.optimizers._links import uniform_links
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors, mixes_devices
@@ -99,7 +99,7 @@ class _Search:
 
     def _settings(self) -> list[Setting]:
         """Per batch all degrees together, where that is affordable, else each degree alone."""
-        made, options, query = list[Setting](), self.context.options, query_of(self.context)
+        made, options, query = list[Setting](), self.context.options, asked_of(self.context)
         for batch in self.context.batches():
             degrees = self._degrees(batch)
             together = options.replication is Replication.ANY and self._affordable(degrees)

@@ -28,7 +28,7 @@ from planner.costs.intervals import Array
 from planner.costs.objective import objective_s
 from planner.errors import InputError
 from planner.joint import spreads_experts
-from planner.optimizers._chain_settings import query_of
+from planner.optimizers._chain_settings import asked_of
 from planner.optimizers._chain_space import ChainSpace, Config, device_classes
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
 from planner.options import Level, Objective, Replication
@@ -120,7 +120,7 @@ class _Shape:
 def _ideas(context: SearchContext, placement: Placement, groups: int) -> list[_Idea]:
     """All of them, the most promising first. O(batches x degrees x layers)."""
     found = list[_Idea]()
-    query, options = query_of(context), context.options
+    query, options = asked_of(context), context.options
     for batch in context.batches():
         degrees = [1] if options.replication is Replication.NONE else divisors(batch[0])
         for degree in (d for d in degrees if spreads_experts(context.problem.workload, options.replica_mode, d)):

@@ -7,6 +7,14 @@ from planner.schedules.base import PipelineShape
 from planner.schedules.placement import Placement, rank_at
 
 
+def check_plain(name: str, shape: PipelineShape, placement: Placement) -> None:
+    """What most schedules ask for: no options, no actions, split replicas, and the stages at their places."""
+    refuse_options(name, shape)
+    refuse_actions(name, shape)
+    refuse_dealt(name, shape)
+    placed(name, shape, placement)
+
+
 def refuse_options(name: str, shape: PipelineShape) -> None:
     """For schedules without options."""
     if shape.options:

@@ -12,7 +12,7 @@ passes are split at the ends only. Needs M >= 2P. Two ranks, four microbatches:
 from __future__ import annotations
 
 from planner.errors import InputError
-from planner.schedules._checks import placed, refuse_actions, refuse_dealt, refuse_options, sizes
+from planner.schedules._checks import check_plain, sizes
 from planner.schedules.base import SCHEDULES, Order, Pass, PipelineShape, Worker, alternate, one_worker_per_rank, passes
 from planner.schedules.live import most_held
 from planner.schedules.placement import Placement
@@ -29,10 +29,7 @@ class DualPipeV:
 
     def check(self, shape: PipelineShape) -> None:
         """Two stages per rank, and at least as many microbatches as stages."""
-        refuse_options(self.name, shape)
-        refuse_actions(self.name, shape)
-        refuse_dealt(self.name, shape)
-        placed(self.name, shape, self.placement)
+        check_plain(self.name, shape, self.placement)
         if shape.num_microbatches < shape.num_stages:
             raise InputError(
                 f"schedule {self.name!r} with {sizes(shape)}: it needs at least as many microbatches as stages: use "

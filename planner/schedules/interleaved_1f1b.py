@@ -12,7 +12,7 @@ of P. Two ranks of two stages, two microbatches:
 from __future__ import annotations
 
 from planner.errors import InputError
-from planner.schedules._checks import nearest_multiples, placed, refuse_actions, refuse_dealt, refuse_options, sizes
+from planner.schedules._checks import check_plain, nearest_multiples, sizes
 from planner.schedules.base import SCHEDULES, Order, PipelineShape, Worker, alternate, one_worker_per_rank, passes
 from planner.schedules.live import most_held
 from planner.schedules.placement import Placement
@@ -28,10 +28,7 @@ class Interleaved1F1B:
 
     def check(self, shape: PipelineShape) -> None:
         """M a multiple of P."""
-        refuse_options(self.name, shape)
-        refuse_actions(self.name, shape)
-        refuse_dealt(self.name, shape)
-        placed(self.name, shape, self.placement)
+        check_plain(self.name, shape, self.placement)
         count, size = shape.num_microbatches, shape.pipeline_size
         if count % size:
             raise InputError(

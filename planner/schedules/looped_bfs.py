@@ -10,7 +10,7 @@ microbatches:
 
 from __future__ import annotations
 
-from planner.schedules._checks import placed, refuse_actions, refuse_dealt, refuse_options
+from planner.schedules._checks import check_plain
 from planner.schedules.base import SCHEDULES, Order, Pass, PipelineShape, Worker, one_worker_per_rank
 from planner.schedules.placement import Placement
 from planner.timeline import ActionKind
@@ -26,10 +26,7 @@ class LoopedBFS:
 
     def check(self, shape: PipelineShape) -> None:
         """Any number of microbatches is legal."""
-        refuse_options(self.name, shape)
-        refuse_actions(self.name, shape)
-        refuse_dealt(self.name, shape)
-        placed(self.name, shape, self.placement)
+        check_plain(self.name, shape, self.placement)
 
     def workers(self, shape: PipelineShape) -> tuple[Worker, ...]:
         """One worker per rank."""

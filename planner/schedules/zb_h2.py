@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.schedules._checks import placed, refuse_actions, refuse_dealt, refuse_options
-from planner.schedules.base import SCHEDULES, Order, PipelineShape, Worker, one_worker_per_replica, passes
+from planner.schedules._checks import check_plain
+from planner.schedules._late_weights import late_weights
+from planner.schedules.base import SCHEDULES, Order, PipelineShape, Worker, one_worker_per_replica
 from planner.schedules.placement import Placement
 
 
@@ -28,24 +29,13 @@ class ZBH2:
 
     def check(self, shape: PipelineShape) -> None:
         """Any number of stages and microbatches is legal."""
-        refuse_options(self.name, shape)
-        refuse_actions(self.name, shape)
-        refuse_dealt(self.name, shape)
-        placed(self.name, shape, self.placement)
+        check_plain(self.name, shape, self.placement)
 
     def workers(self, shape: PipelineShape) -> tuple[Worker, ...]:
         """One worker per stage."""
 
         def order(stage: int, microbatches: Sequence[int]) -> Order:
-            f, i, w = passes(stage, microbatches, "FIW")
-            count = len(microbatches)
-            if shape.forward_only:
-                return [f] * count
-            warm_up = min(count, 2 * (shape.num_stages - stage) - 1)
-            late = min(count, 2 * stage)
-            turns = [[i, w, f]] * (count - warm_up) + [[i, w]] * warm_up
-            turns[:late] = [[p for p in turn if p is not w] for turn in turns[:late]]
-            return [f] * warm_up + [p for turn in turns for p in turn] + [w] * late
+            return late_weights(shape, stage, microbatches, warm_up=2 * (shape.num_stages - stage) - 1, late=2 * stage)
 
         return one_worker_per_replica(shape, order)
 

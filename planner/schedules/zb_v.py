@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from planner.schedules._checks import placed, refuse_actions, refuse_dealt, refuse_options
+from planner.schedules._checks import check_plain
 from planner.schedules.base import SCHEDULES, Order, Pass, PipelineShape, Worker, one_worker_per_rank, passes
 from planner.schedules.live import most_held
 from planner.schedules.placement import Placement
@@ -28,10 +28,7 @@ class ZBV:
 
     def check(self, shape: PipelineShape) -> None:
         """Any number of microbatches is legal; two stages per rank."""
-        refuse_options(self.name, shape)
-        refuse_actions(self.name, shape)
-        refuse_dealt(self.name, shape)
-        placed(self.name, shape, self.placement)
+        check_plain(self.name, shape, self.placement)
 
     def workers(self, shape: PipelineShape) -> tuple[Worker, ...]:
         """One worker per rank."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, assume, given, settings
 from strategies import chain_problems, context_of, search_options
 
-from planner.optimizers._chain_settings import query_of, setting_of
+from planner.optimizers._chain_settings import asked_of, setting_of
 from planner.optimizers.base import OPTIMIZERS
 from planner.optimizers.exhaustive import count_plans
 from planner.options import SearchOptions
@@ -21,7 +21,7 @@ SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filt
 def test_no_plan_is_below_the_floor_of_its_setting(problem: Problem, options: SearchOptions) -> None:
     context = context_of(problem, replace(options, num_finalists=1000))
     assume(OPTIMIZERS["chain_dp"].supports(context) == "" and count_plans(context) <= 1_000)
-    query = query_of(context)
+    query = asked_of(context)
     for candidate in OPTIMIZERS["exhaustive"].search(context).candidates:
         plan = candidate.plan
         degrees = tuple(sorted({len(stage.replicas) for stage in plan.stages}))
