@@ -2,6 +2,6 @@
 
 from planner.runtime.abilities import ExecutorKind, check_runnable
 from planner.runtime.report import Noise, RunReport, StageMeasurement
-from planner.runtime.running import run
+from planner.runtime.running import run, run_in_turn
 
-__all__ = ["ExecutorKind", "Noise", "RunReport", "StageMeasurement", "check_runnable", "run"]
+__all__ = ["ExecutorKind", "Noise", "RunReport", "StageMeasurement", "check_runnable", "run", "run_in_turn"]

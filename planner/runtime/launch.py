@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from planner.errors import ExportError, InputError, PlannerError, RunError
 from planner.runtime.environment import child_environment
-from planner.runtime.spec import ERROR, RESULT, STEP, RankResult, RunSpec
+from planner.runtime.job import Job
+from planner.runtime.spec import ERROR, RESULT, STEP
 
 WORKER = "import sys; from planner.runtime.worker import main; main(*map(int, sys.argv[2:]), sys.argv[1])"
 GRACE_S = 1.0
@@ -40,24 +42,24 @@ class Rank:
     process: subprocess.Popen[bytes]
     connection: Connection
     log: Path
-    result: RankResult | None = None
+    result: Any = None
     failure: str = ""
     fault: type[PlannerError] = RunError
 
 
 @dataclass(slots=True)
 class Launcher:
-    """The processes of one run: a context manager that leaves none of them behind."""
+    """The processes of one job: a context manager that leaves none of them behind."""
 
-    spec: RunSpec
+    job: Job
     ranks: list[Rank] = field(default_factory=list)
 
     def __enter__(self) -> Launcher:
-        specification = self.spec.folder / "spec.pickle"
-        specification.write_bytes(_pickled(self.spec))
+        specification = self.job.folder / "spec.pickle"
+        specification.write_bytes(_pickled(self.job))
         try:
-            for number in range(self.spec.layout.num_ranks):
-                self.ranks.append(_start(self.spec, specification, number))
+            for number in range(self.job.num_ranks):
+                self.ranks.append(_start(self.job, specification, number))
         except BaseException:
             self._kill()
             raise
@@ -66,12 +68,12 @@ class Launcher:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self._kill()
 
-    def results(self, on_step: OnStep) -> list[RankResult]:
+    def results(self, on_step: OnStep) -> list[Any]:
         """Listen until every rank has handed in its result; RunError when one fails or the time is over."""
-        deadline = time.monotonic() + self.spec.timeout_s
+        deadline = time.monotonic() + self.job.timeout_s
         while waiting := [rank for rank in self.ranks if rank.result is None]:
             if not self._listen(waiting, deadline - time.monotonic(), on_step):
-                raise RunError(_late(waiting, self.spec.timeout_s))
+                raise RunError(_late(waiting, self.job.timeout_s))
             if any(rank.failure for rank in waiting):
                 self._hear_the_others(waiting)
                 raise _cause(waiting)
@@ -101,22 +103,22 @@ class Launcher:
             rank.connection.close()
 
 
-def _pickled(spec: RunSpec) -> bytes:
-    if getattr(spec.loader, "__module__", None) == "__main__":
+def _pickled(job: Job) -> bytes:
+    if getattr(job.loader, "__module__", None) == "__main__":
         raise InputError(
             "the loader is defined in the script that runs: put it into a module, other processes import it"
         )
     try:
-        return pickle.dumps(spec)
+        return pickle.dumps(job)
     except (pickle.PicklingError, AttributeError, TypeError) as fault:
         raise InputError(
             f"the loader cannot be sent to other processes ({fault}): define it at the top of a module"
         ) from None
 
 
-def _start(spec: RunSpec, specification: Path, number: int) -> Rank:
+def _start(job: Job, specification: Path, number: int) -> Rank:
     mine, theirs = Pipe()
-    log = spec.folder / f"rank{number}.log"
+    log = job.folder / f"rank{number}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", WORKER, str(specification), str(theirs.fileno()), str(number), str(os.getpid())],
@@ -128,7 +130,7 @@ def _start(spec: RunSpec, specification: Path, number: int) -> Rank:
             start_new_session=True,
         )
     theirs.close()
-    return Rank(number=number, name=spec.layout.name(number), process=process, connection=mine, log=log)
+    return Rank(number=number, name=job.name(number), process=process, connection=mine, log=log)
 
 
 def _read(rank: Rank, on_step: OnStep) -> None:

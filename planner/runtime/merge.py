@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import string
 from collections.abc import Callable, Sequence
 
 from planner.runtime.environment import ALLOCATOR_VARIABLES
@@ -10,6 +11,7 @@ from planner.runtime.report import CLEAN_RUN_QUEUE_SHARE, Noise, RunReport, Stag
 from planner.runtime.spec import RankResult, RunSpec, StepRecord
 from planner.timeline import Lane, Span, Timeline
 
+LETTERS = string.ascii_letters
 MAX_WARM_UP = 2
 """Steps at the start that are not measured: the first passes cost 1.3-1.5 times as much (allocations, caches)."""
 
@@ -100,7 +102,18 @@ def _stage(spec: RunSpec, results: Sequence[RankResult], stage: int, measured: r
         optimizer_s=slowest(lambda step: step.optimizer_s),
         busy_s=slowest(lambda step: step.busy_s),
         peak_memory_bytes=max(result.peak_memory_bytes for result in own),
+        process_s=slowest(lambda step: step.process_s),
+        passes_s={
+            kind.removeprefix(str(stage)): slowest(lambda step, kind=kind: step.passes_s.get(kind, 0.0)) / most  # type: ignore[misc]
+            for kind in _kinds(results, stage)
+        },
     )
+
+
+def _kinds(results: Sequence[RankResult], stage: int) -> list[str]:
+    """The kinds of passes of a stage that ran: `2F`, `2B`."""
+    found = {kind for result in results for kind in result.steps[-1].passes_s}
+    return sorted(kind for kind in found if kind.rstrip(LETTERS) == str(stage))
 
 
 def _timeline(spec: RunSpec, results: Sequence[RankResult]) -> Timeline:

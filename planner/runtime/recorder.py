@@ -6,7 +6,7 @@ On the CPU autograd runs in the calling thread, so thread CPU time is complete; 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,15 +49,15 @@ class Recorder:
         return self.note(str(Action(stage, kind, microbatch)), COMPUTE, f"{stage}{kind.value}")
 
     def losing(self, stage: int) -> Any:
-        """`note` for the loss, its CPU seconds counted with the forward passes of its stage."""
-        return self.note(f"{stage}{LOSS}", COMPUTE, f"{stage}{ActionKind.FORWARD.value}")
+        """`note` for the loss."""
+        return self.note(f"{stage}{LOSS}", COMPUTE, f"{stage}{LOSS}")
 
     def receiving(self, action: Action) -> Any:
         """`note` for waiting for what an action needs."""
         return self.note(f"receive for {action}", TRANSFER, TRANSFER)
 
     def timed_loss(self, loss: LossFunction, stage: int) -> LossFunction:
-        """`loss`, its CPU seconds counted with the forward passes of the last stage."""
+        """`loss` with its own CPU seconds."""
 
         def timed(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             with self.losing(stage):
@@ -79,9 +79,13 @@ class Recorder:
                 highest = max(highest, held)
         return highest
 
-    def passes_s(self, stage: int, kinds: Iterable[ActionKind]) -> float:
-        """Thread CPU seconds of a stage's passes of these kinds."""
-        return sum(self.cpu_s.get(f"{stage}{kind.value}", 0.0) for kind in kinds)
+    def forward_s(self, stage: int) -> float:
+        """Thread CPU seconds of a stage's forward passes, and of the loss where it makes that."""
+        return sum(self.cpu_s.get(f"{stage}{kind}", 0.0) for kind in (ActionKind.FORWARD.value, LOSS))
+
+    def backward_s(self, stage: int) -> float:
+        """Thread CPU seconds of all of a stage's other passes."""
+        return sum(self.cpu_s.get(f"{stage}{kind.value}", 0.0) for kind in BACKWARD_KINDS)
 
 
 class RecordedStage(PipelineStage):
@@ -108,17 +112,25 @@ def record_step(
 ) -> StepRecord:
     """Run one step of these stages and say what it took; `work` returns the mean loss where there is one."""
     recorder.clear()
-    waited_s, start_s, start_cpu_s = delay_s(), time.monotonic(), time.thread_time()
+    waited_s, start_s, start_cpu_s, start_process_s = (
+        delay_s(),
+        time.monotonic(),
+        time.thread_time(),
+        time.process_time(),
+    )
     loss = work()
-    busy_s, end_s, now_waited_s = time.thread_time() - start_cpu_s, time.monotonic(), delay_s()
+    busy_s, process_s = time.thread_time() - start_cpu_s, time.process_time() - start_process_s
+    end_s, now_waited_s = time.monotonic(), delay_s()
     return StepRecord(
         start_s=start_s,
         end_s=end_s,
-        forward_s={stage: recorder.passes_s(stage, [ActionKind.FORWARD]) for stage in stages},
-        backward_s={stage: recorder.passes_s(stage, BACKWARD_KINDS) for stage in stages},
+        forward_s={stage: recorder.forward_s(stage) for stage in stages},
+        backward_s={stage: recorder.backward_s(stage) for stage in stages},
         all_reduce_s=recorder.wall_s(ALL_REDUCE),
         optimizer_s=recorder.cpu_s.get(OPTIMIZER, 0.0),
         busy_s=busy_s,
+        process_s=process_s,
+        passes_s={kind: seconds for kind, seconds in recorder.cpu_s.items() if kind[0].isdigit()},
         run_queue_s=None if waited_s is None or now_waited_s is None else now_waited_s - waited_s,
         loss=loss,
         peak_in_flight=recorder.peak_in_flight(),

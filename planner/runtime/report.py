@@ -20,7 +20,8 @@ class StageMeasurement:
     `forward_s` (with the loss, on the last stage) and `backward_s` are thread CPU seconds per microbatch, `optimizer_s`
     and `busy_s` thread CPU seconds per iteration, `all_reduce_s` wall seconds per iteration, waiting for the other
     ranks included; each is a median over the measured iterations. CPU seconds do not count waiting, so other processes
-    disturb them little.
+    disturb them little. `passes_s` has the stage's thread CPU seconds per microbatch by kind of pass: F, B, I, W and
+    `loss`. `process_s` are CPU seconds per iteration of all threads of the process, those of transfers included.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -32,6 +33,8 @@ class StageMeasurement:
     optimizer_s: float
     busy_s: float
     peak_memory_bytes: int
+    process_s: float = 0.0
+    passes_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from planner.runtime.checkpoint import read_index
 from planner.runtime.launch import Launcher
 from planner.runtime.merge import merge
 from planner.runtime.report import RunReport
-from planner.runtime.spec import RunSpec
+from planner.runtime.spec import RunSpec, TurnsSpec
 
 if TYPE_CHECKING:
     from planner.runtime.program import ProgramLoader
@@ -59,9 +60,7 @@ def run(
         read_index(load)
     if save is not None:
         _make_folder(save)
-    if importlib.util.find_spec("torch") is None:
-        raise RunError("running a plan needs torch, which is not installed: pip install 'pipeplan[torch]'")
-    with tempfile.TemporaryDirectory(prefix="pipeplan-run-", ignore_cleanup_errors=True) as folder:
+    with shared_folder() as folder:
         spec = RunSpec(
             plan=plan,
             layout=layout,
@@ -72,13 +71,62 @@ def run(
             seed=seed,
             learning_rate=learning_rate,
             timeout_s=timeout_s,
-            folder=Path(folder),
+            folder=folder,
             save=save,
             load=load,
         )
         with Launcher(spec) as launcher:
             results = launcher.results(lambda done, loss: on_progress(done, num_steps, loss) if on_progress else None)
     return merge(spec, results)
+
+
+def run_in_turn(
+    plans: Sequence[tuple[Plan, ExecutorKind]],
+    loader: ProgramLoader,
+    *,
+    num_steps: int,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    seed: int = 0,
+) -> list[RunReport]:
+    """Measure several plans of one model in the same processes: a step of each, then the next round.
+
+    What drifts on the machine meets all plans alike, so that their iteration times compare better than those of
+    separate runs. The plans share the model's weights: losses say nothing. Errors as in `run`; InputError where the
+    plans need different numbers of devices.
+    """
+    _check_arguments(num_steps, 1.0, timeout_s)
+    layouts = [check_runnable(plan, executor) for plan, executor in plans]
+    counts = sorted({layout.num_ranks for layout in layouts})
+    if len(counts) != 1:
+        raise InputError(f"plans that run in turn use {counts} devices: give plans on equally many", pointer="/plans")
+    with shared_folder() as folder:
+        runs = tuple(
+            RunSpec(
+                plan=plan,
+                layout=layout,
+                executor=chosen(plan, executor),
+                loader=loader,
+                num_steps=num_steps,
+                check=False,
+                seed=seed,
+                learning_rate=1e-5,
+                timeout_s=timeout_s,
+                folder=folder,
+            )
+            for (plan, executor), layout in zip(plans, layouts, strict=True)
+        )
+        with Launcher(TurnsSpec(runs=runs)) as launcher:
+            by_rank = launcher.results(lambda done, loss: None)
+    return [merge(spec, [results[number] for results in by_rank]) for number, spec in enumerate(runs)]
+
+
+@contextmanager
+def shared_folder() -> Iterator[Path]:
+    """A temporary folder for the ranks of a job; RunError where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise RunError("running a plan needs torch, which is not installed: pip install 'pipeplan[torch]'")
+    with tempfile.TemporaryDirectory(prefix="pipeplan-run-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def _check_arguments(num_steps: int, learning_rate: float, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What the parent hands to every rank, and what a rank hands back."""
+"""What the parent hands to every rank of a run, and what a rank hands back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.plan import Plan
 from planner.runtime.abilities import ExecutorKind
+from planner.runtime.job import Seat
 from planner.runtime.layout import Layout
 from planner.timeline import Span
 
@@ -40,12 +41,29 @@ class RunSpec:
         """Samples per step."""
         return self.plan.microbatch_size * self.plan.num_microbatches
 
+    @property
+    def num_ranks(self) -> int:
+        """One process per device of the plan."""
+        return self.layout.num_ranks
+
+    def name(self, rank: int) -> str:
+        """See `Layout.name`."""
+        return self.layout.name(rank)
+
+    def work(self, seat: Seat) -> RankResult:
+        """Train. Imports torch."""
+        from planner.runtime.training import train
+
+        return train(self, seat)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
     """One step on one rank. Wall times are readings of the monotonic clock, which all ranks of a machine share.
 
     Forward and backward seconds are per stage of the rank; the loss is the mean over the rank's own samples.
+    `busy_s` are CPU seconds of the computing thread, `process_s` those of all threads (transfers run in others);
+    `passes_s` are the computing thread's per kind of pass, such as `2F`, with the loss as `2loss`.
     """
 
     start_s: float
@@ -55,6 +73,8 @@ class StepRecord:
     all_reduce_s: float
     optimizer_s: float
     busy_s: float
+    process_s: float
+    passes_s: dict[str, float]
     run_queue_s: float | None
     loss: float | None
     peak_in_flight: int
@@ -75,5 +95,46 @@ class RankResult:
 
 
 Message = tuple[str, Any]
-"""What a rank sends: ("step", (number, loss)), ("result", RankResult) or ("error", (type, text))."""
+"""What a rank sends: ("step", (number, loss)), ("result", what the job returns) or ("error", (type, text))."""
 STEP, RESULT, ERROR = "step", "result", "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnsSpec:
+    """Several plans of one model, on equally many devices, that train in turn: a step each, then the next round.
+
+    What drifts on the machine then meets all of them alike. They share the model's weights, so that their losses say
+    nothing.
+    """
+
+    runs: tuple[RunSpec, ...]
+
+    @property
+    def folder(self) -> Path:
+        """One for all."""
+        return self.runs[0].folder
+
+    @property
+    def timeout_s(self) -> float:
+        """For all runs together."""
+        return self.runs[0].timeout_s
+
+    @property
+    def loader(self) -> ProgramLoader:
+        """The model's."""
+        return self.runs[0].loader
+
+    @property
+    def num_ranks(self) -> int:
+        """One process per device of the plans."""
+        return self.runs[0].num_ranks
+
+    def name(self, rank: int) -> str:
+        """As in the first plan."""
+        return self.runs[0].name(rank)
+
+    def work(self, seat: Seat) -> tuple[RankResult, ...]:
+        """Train in turn; the results plan by plan. Imports torch."""
+        from planner.runtime.training import train_in_turn
+
+        return train_in_turn(self, seat)

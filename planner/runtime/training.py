@@ -17,16 +17,15 @@ from planner.runtime.data import share_batch
 from planner.runtime.environment import run_queue_delay_s
 from planner.runtime.executors import Executor, PipelineExecutor, SingleStageExecutor
 from planner.runtime.gradients import Bucket, buckets, reduce_gradients
+from planner.runtime.job import Seat
 from planner.runtime.layout import Layout
 from planner.runtime.memory import peak_of, resident_bytes
-from planner.runtime.program import TracedProgram
+from planner.runtime.program import ProgramLoader, TracedProgram
 from planner.runtime.recorder import ALL_REDUCE, OPTIMIZER, Recorder, record_step
 from planner.runtime.reference import compare, write_reference
 from planner.runtime.relay import relay_stages
-from planner.runtime.spec import RankResult, RunSpec, StepRecord
+from planner.runtime.spec import RankResult, RunSpec, StepRecord, TurnsSpec
 from planner.runtime.split import StageModule, model_input_names, split_layers
-
-SendStep = Callable[[int, float], None]
 
 
 @dataclass(slots=True)
@@ -110,37 +109,60 @@ class Check:
             self.differences |= found
 
 
-def train(spec: RunSpec, rank: int, core: int | None, num_cores: int, send_step: SendStep) -> RankResult:
+def train(spec: RunSpec, seat: Seat) -> RankResult:
     """All steps of this rank, then one more under the memory profiler. The process group must be up."""
-    trainer = build(spec, rank)
+    trainer = build(spec, seat.rank)
     check = Check(list(trainer.parts.values()), spec.folder)
     steps = []
     for number in range(spec.num_steps):
         record = trainer.step(number, check.run if spec.check and number == 0 else None)
         steps.append(record)
         if record.loss is not None and trainer.is_spokesman:
-            send_step(number + 1, record.loss)
+            seat.send_step(number + 1, record.loss)
     if spec.save is not None:
         trainer.save(spec.save)
+    return _result(trainer, steps, seat, check)
+
+
+def train_in_turn(spec: TurnsSpec, seat: Seat) -> tuple[RankResult, ...]:
+    """Every step of every plan of this rank, one step of each per round, then each once more for its memory."""
+    programs: dict[int, TracedProgram] = {}
+
+    def load(batch_size: int) -> TracedProgram:
+        if batch_size not in programs:
+            programs[batch_size] = spec.loader(batch_size)
+        return programs[batch_size]
+
+    trainers = [build(run, seat.rank, load) for run in spec.runs]
+    steps: list[list[StepRecord]] = [[] for _ in trainers]
+    for number in range(spec.runs[0].num_steps):
+        for trainer, done in zip(trainers, steps, strict=True):
+            done.append(trainer.step(number))
+    return tuple(_result(trainer, done, seat) for trainer, done in zip(trainers, steps, strict=True))
+
+
+def _result(trainer: Trainer, steps: Sequence[StepRecord], seat: Seat, check: Check | None = None) -> RankResult:
+    """Measures the memory of one more step."""
     return RankResult(
         steps=tuple(steps),
         peak_memory_bytes=_peak_memory_bytes(trainer),
-        core=core,
-        num_cores=num_cores,
-        gradient_differences=check.differences,
-        reference_loss=check.reference_loss,
+        core=seat.core,
+        num_cores=seat.num_cores,
+        gradient_differences=None if check is None else check.differences,
+        reference_loss=None if check is None else check.reference_loss,
         environment={"torch": torch.__version__},
     )
 
 
-def build(spec: RunSpec, rank: int) -> Trainer:
+def build(spec: RunSpec, rank: int, load: ProgramLoader | None = None) -> Trainer:
     """Trace, split, keep the own stages. Collective: every rank makes the same groups in the same order.
 
-    Rank 0 runs the unpartitioned model where a check is wanted; the others wait for its file in the first step.
+    Rank 0 runs the unpartitioned model where a check is wanted; the others wait for its file in the first step. `load`
+    is used instead of the run's own loader.
     """
     layout = spec.layout
     own, (_, replica) = layout.stages_on(rank), layout.seat(rank)
-    program = spec.loader(layout.local_size(own[0]))
+    program = (load or spec.loader)(layout.local_size(own[0]))
     parts = split_layers(program, [stage.layers for stage in spec.plan.stages])
     if spec.load is not None:
         load_parts(spec.load, [program.runnable.model], program.runnable.model, None)

@@ -9,9 +9,11 @@ import traceback
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from planner.runtime.environment import die_with_parent, pin
-from planner.runtime.spec import ERROR, RESULT, STEP, RankResult, RunSpec
+from planner.runtime.job import Job, Seat
+from planner.runtime.spec import ERROR, RESULT, STEP
 
 RENDEZVOUS = "rendezvous"
 MAX_ERROR_LENGTH = 2000
@@ -22,31 +24,33 @@ def main(handle: int, rank: int, parent: int, specification: str) -> None:
     connection = Connection(handle)
     try:
         die_with_parent(parent)
-        spec: RunSpec = pickle.loads(Path(specification).read_bytes())
-        connection.send((RESULT, _run(spec, rank, connection)))
+        job: Job = pickle.loads(Path(specification).read_bytes())
+        connection.send((RESULT, _run(job, rank, connection)))
     except BaseException as fault:
         traceback.print_exc(file=sys.stderr)
         connection.send((ERROR, (type(fault).__name__, _chain(fault)[:MAX_ERROR_LENGTH])))
         raise SystemExit(1) from None
 
 
-def _run(spec: RunSpec, rank: int, connection: Connection) -> RankResult:
+def _run(job: Job, rank: int, connection: Connection) -> Any:
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     core = pin(rank)
     import torch  # after pinning: the threads of torch and gloo then stay on the core
     import torch.distributed as dist
 
-    from planner.runtime.training import train
-
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
-        init_method=(spec.folder / RENDEZVOUS).as_uri(),
+        init_method=(job.folder / RENDEZVOUS).as_uri(),
         rank=rank,
-        world_size=spec.layout.num_ranks,
-        timeout=timedelta(seconds=spec.timeout_s),
+        world_size=job.num_ranks,
+        timeout=timedelta(seconds=job.timeout_s),
     )
-    result = train(spec, rank, core, num_cores, lambda number, loss: connection.send((STEP, (number, loss))))
+
+    def send_step(number: int, loss: float) -> None:
+        connection.send((STEP, (number, loss)))
+
+    result = job.work(Seat(rank=rank, core=core, num_cores=num_cores, send_step=send_step))
     dist.barrier()
     dist.destroy_process_group()
     return result

@@ -149,6 +149,8 @@ def step(start_s: float, end_s: float, waited_s: float | None, loss: float | Non
         all_reduce_s=0.0,
         optimizer_s=0.1,
         busy_s=(end_s - start_s) / 2,
+        process_s=(end_s - start_s) / 2,
+        passes_s={"0F": 0.2, "1F": 0.2, "1B": 0.4},
         run_queue_s=waited_s,
         loss=loss,
         peak_in_flight=1,
@@ -202,6 +204,7 @@ def test_a_report_takes_the_slowest_rank_and_the_clean_iterations() -> None:
     assert report.gradient_max_difference == pytest.approx(300e-9)
     assert [stage.peak_memory_bytes for stage in report.stages] == [100, 300]
     assert [stage.forward_s for stage in report.stages] == [0.1, 0.1]
+    assert [stage.passes_s for stage in report.stages] == [{"F": 0.1}, {"B": 0.2, "F": 0.1}]
     assert report.timeline is not None
     assert report.timeline.makespan_s == 3
 
