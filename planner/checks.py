@@ -87,7 +87,8 @@ def check_graph(graph: LayerGraph) -> None:
             f"{at}/expert_parameter_bytes",
             high=layer.parameter_bytes - layer.replicated_parameter_bytes,
         )
-        check_number(layer.visits, f"{name}: visits", f"{at}/visits", high=MAX_COUNT)
+        for counted in ("visits", "num_experts", "expert_visits"):
+            check_number(getattr(layer, counted), f"{name}: {counted}", f"{at}/{counted}", high=MAX_COUNT)
     total = sum(layer.parameter_bytes for layer in graph.layers)
     check_number(total, "the sum of parameter_bytes", "/graph/layers", high=MAX_TOTAL_BYTES)
     known = {layer.id for layer in graph.layers}

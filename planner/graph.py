@@ -31,9 +31,12 @@ class Layer:
 
     `expert_parameter_bytes` is the part of the divided parameters that belongs to routed experts: an expert degree
     divides it. `expert_dispatch_bytes_per_sample` are the rows that one sample sends to its experts in a forward pass
-    (tokens x experts per token x row bytes); the results that come back are as many. `context_bytes_per_sample` are the
-    keys and values of one sample, which context parallelism passes around its group; `kv_bytes_per_token` those of one
-    token that generating text keeps (0 for attention without a cache).
+    (tokens x experts per token x row bytes); the results that come back are as many. One sample is expected to visit
+    each of `num_experts` routed experts `expert_visits` times in a forward pass (tokens x experts per token / experts:
+    even routing); the layer's costs hold all of these visits, so that nothing multiplies by them.
+
+    `context_bytes_per_sample` are the keys and values of one sample, which context parallelism passes around its group;
+    `kv_bytes_per_token` those of one token that generating text keeps (0 for attention without a cache).
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -45,6 +48,8 @@ class Layer:
     tensor_collective_bytes_per_sample: int = 0
     expert_parameter_bytes: int = 0
     expert_dispatch_bytes_per_sample: int = 0
+    num_experts: int = 0
+    expert_visits: float = 0.0
     context_bytes_per_sample: int = 0
     kv_bytes_per_token: int = 0
     trainable: bool = True

@@ -41,10 +41,29 @@ class LayerCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """How good the measured seconds of a table are.
+
+    Each is a median over `num_chains` runs of all layers in order. `spread` is, per layer, the distance between the
+    quartiles of its forward and backward seconds over their median. `reference_s` is the median of a fixed workload
+    that ran between the chains: it tells two hosts, or two moments of one, apart. `drift` is by how much the median of
+    the second half was off that of the first, of the chains or of the reference workload, whichever is larger.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
+
+    num_chains: int
+    reference_s: float
+    drift: float = 0.0
+    spread: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostTable:
     """Costs of all layers at one microbatch size, tensor degree and sequence length.
 
-    A layer that is missing here cannot run on the profile's device type.
+    A layer that is missing here cannot run on the profile's device type. `measurement` is None for costs that were not
+    measured here.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -53,11 +72,15 @@ class CostTable:
     tensor: int = 1
     sequence_length: int | None = None
     layers: dict[str, LayerCost]
+    measurement: Measurement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where a profile comes from: how it was made, with what, when, and remarks such as a drifting host."""
+    """Where a profile comes from: how it was made, with what, when, and remarks such as a drifting host.
+
+    `environment` is what of the surroundings decides about seconds: threads, core, allocator settings.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
 
@@ -65,6 +88,7 @@ class Provenance:
     tool: str = ""
     created: str = ""
     host: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 

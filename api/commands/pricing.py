@@ -16,16 +16,31 @@ MEASURED_SIZES = (1, 2, 4, 8)
 """Costs are affine between measured microbatch sizes and beyond them, so that few small ones are measured."""
 
 
-def measured(source: ModelSource, sizes: Sequence[int], repeats: int | None = None) -> ProfiledModel:
-    """The model's costs on this machine, at these microbatch sizes."""
+def measured(
+    source: ModelSource,
+    sizes: Sequence[int],
+    repeats: int | None = None,
+    *,
+    on: str = "cpu",
+    device_type: str = LOCAL_DEVICE_TYPE,
+) -> ProfiledModel:
+    """The model's costs on this machine, at these microbatch sizes, on torch's device `on`."""
     from profiles.recipes import loader_of
 
     loader = loader_of(source)
     from api.commands.surroundings import like_a_rank
-    from profiles.measuring.measure import MIN_REPEATS, measure
+    from profiles.measuring.measure import DEFAULT_REPEATS, measure
 
-    with like_a_rank(), progress_bar("measuring") as advance:
-        made = measure(loader, sizes, repeats=repeats or MIN_REPEATS, on_progress=advance)
+    with like_a_rank() as environment, progress_bar("measuring") as advance:
+        made = measure(
+            loader,
+            sizes,
+            repeats=repeats or DEFAULT_REPEATS,
+            device_type=device_type,
+            device=on,
+            environment=environment,
+            on_progress=advance,
+        )
     return replace(made, source=source)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from api.commands.options import FormatOption, MinibatchOption, ModelOption, OutputOption, SeedOption, counts
-from api.commands.pricing import check_sequence_length, measured, recorded
+from api.commands.pricing import LOCAL_DEVICE_TYPE, check_sequence_length, measured, recorded
 from api.commands.sourcing import Reading, read_source
 from planner.errors import InputError
 from profiles.model import Grain, ModelRecord, ModelSource, ProfiledModel
@@ -29,6 +29,16 @@ def command(
         str | None,
         typer.Option("--device", metavar="TYPE", help="Price for this device type, not measure here."),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on", metavar="DEVICE", help="Measure on cpu (default), cuda or cuda:N, there as --device TYPE."
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", metavar="FILE", help="Compare with an earlier profile of the same model."),
+    ] = None,
     microbatch_sizes: Annotated[
         str, typer.Option("--microbatch-sizes", metavar="N,N", help="Microbatch sizes to measure or to price.")
     ] = "1,2,4",
@@ -42,10 +52,12 @@ def command(
     model: ModelOption = None,
 ) -> None:
     """Write a model's layers and their costs as a profile: measured on this machine, or priced for a device type."""
+    from api.commands.agreeing import earlier_profile, show_agreement
     from api.terminal.files import check_writable, write_text
     from planner import codec
 
     check_writable(output)
+    earlier = None if against is None else earlier_profile(against)
     how = Reading(
         format=format,
         minibatch_size=minibatch,
@@ -58,19 +70,27 @@ def command(
     )
     found = read_source(source, how)
     sizes = counts(microbatch_sizes)
-    made = _profiled(found, how, sizes, repeats)
+    made = _profiled(found, how, sizes, repeats, on)
     text = codec.dumps(made)
     if output is None:
         typer.echo(text, nl=False)
     else:
         write_text(output, text)
         _tell(made, output)
+    if earlier is not None:
+        show_agreement(earlier, made)
 
 
 def _profiled(
-    found: ProfiledModel | ModelRecord | ModelSource, how: Reading, sizes: list[int], repeats: int | None
+    found: ProfiledModel | ModelRecord | ModelSource,
+    how: Reading,
+    sizes: list[int],
+    repeats: int | None,
+    on: str | None,
 ) -> ProfiledModel:
     """Measured where the model can be built and no device is named, priced where one is; costs stay as they are."""
+    if on is not None:
+        return _measured_on(found, how, sizes, repeats, on)
     if isinstance(found, ProfiledModel):
         return found
     if isinstance(found, ModelSource) and how.device_type is None:
@@ -78,6 +98,21 @@ def _profiled(
     if how.device_type is None:
         raise InputError("a recorded model holds no seconds and cannot be built here: name a device type with --device")
     return _priced(found, how, sizes)
+
+
+def _measured_on(
+    found: ProfiledModel | ModelRecord | ModelSource, how: Reading, sizes: list[int], repeats: int | None, on: str
+) -> ProfiledModel:
+    """Measured on a device of this machine that was named; a GPU's type must be too, so that clusters can mean it."""
+    if not isinstance(found, ModelSource):
+        raise InputError(
+            f"only a model that can be built is measured on {on!r}: give its config.json or module:factory"
+        )
+    if how.device_type is None and on != "cpu":
+        raise InputError(
+            f"the profile of {on!r} needs a device type: name the GPU's with --device, such as H100-80G-SXM"
+        )
+    return measured(found, sizes, repeats, on=on, device_type=how.device_type or LOCAL_DEVICE_TYPE)
 
 
 def _priced(found: ModelRecord | ModelSource, how: Reading, sizes: list[int]) -> ProfiledModel:

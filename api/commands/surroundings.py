@@ -17,23 +17,29 @@ MAX_INT = 2**31 - 1
 
 
 @contextmanager
-def like_a_rank() -> Iterator[None]:
-    """One core, and an allocator that keeps its pages: set for the process, which cannot restart for it."""
-    _keep_pages()
+def like_a_rank() -> Iterator[dict[str, str]]:
+    """One core, and an allocator that keeps its pages: set for the process, which cannot restart for it.
+
+    Yields what was set, by name, for the profile.
+    """
+    allocator = _keep_pages()
     if not hasattr(os, "sched_setaffinity"):
-        yield
+        yield allocator
         return
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(before)})
     try:
-        yield
+        yield {**allocator, "core": str(max(before))}
     finally:
         os.sched_setaffinity(0, before)
 
 
-def _keep_pages() -> None:
+def _keep_pages() -> dict[str, str]:
     """The ranks' allocator variables, for this process; elsewhere than on glibc there is nothing to set."""
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    for variable, option in ALLOCATOR_OPTIONS.items():
-        if hasattr(library, "mallopt"):
-            library.mallopt(option, min(int(ALLOCATOR_VARIABLES[variable]), MAX_INT))  # type: ignore[union-attr]
+    if not hasattr(library, "mallopt"):
+        return {}
+    made = {variable: min(int(ALLOCATOR_VARIABLES[variable]), MAX_INT) for variable in ALLOCATOR_OPTIONS}
+    for variable, value in made.items():
+        library.mallopt(ALLOCATOR_OPTIONS[variable], value)  # type: ignore[union-attr]
+    return {variable: str(value) for variable, value in made.items()}

@@ -3,7 +3,8 @@
 One *chain* is what a microbatch goes through: forward of all layers in order, the loss, its backward, backward of all
 layers in reverse. Layers are joined by detached leaves, as pipeline stages are: the backward pass of a layer starts
 from the gradients that its readers left on these leaves. Data needs no gradient, so the first layer computes no input
-gradient. Works on real and on fake tensors.
+gradient. In a *split* chain the gradients of all inputs come first, those of all weights after them, as in zero-bubble
+schedules. Works on real and on fake tensors.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import fx, nn
 from planner.errors import InputError
 from planner.runtime.program import LOSS_LAYER, TracedProgram
 from planner.runtime.split import StageModule, constants_module, model_input_names, output_name, split_layers
+from planner.runtime.split_backward import input_gradients
 
 
 class Phase(StrEnum):
@@ -27,6 +29,8 @@ class Phase(StrEnum):
 
     FORWARD = "forward"
     BACKWARD = "backward"
+    BACKWARD_INPUT = "backward_input"
+    BACKWARD_WEIGHT = "backward_weight"
 
 
 Observer = Callable[[str, Phase], AbstractContextManager[object]]
@@ -43,10 +47,18 @@ class Step:
 
 @dataclass(slots=True)
 class Pass:
-    """The state of one chain."""
+    """The state of one chain: tensors by name, what layers left for their backward pass, gradients by tensor name."""
 
     values: dict[str, torch.Tensor]
     steps: list[Step] = field(default_factory=list)
+    gradients: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def add_gradients(self, leaves: dict[str, torch.Tensor]) -> None:
+        """Those that have come to the leaves; a tensor with several readers gets their sum."""
+        for name, leaf in leaves.items():
+            if leaf.grad is not None:
+                before = self.gradients.get(name)
+                self.gradients[name] = leaf.grad if before is None else before + leaf.grad
 
 
 Watcher = Callable[[str, object], None]
@@ -78,14 +90,17 @@ class LayerChain:
         stage = self._stages[self.layer_ids.index(layer)]
         return [p for p in stage.parameters() if p.requires_grad]
 
-    def run(self, observe: Observer) -> None:
-        """One chain. Gradients accumulate in the parameters."""
+    def run(self, observe: Observer, *, split: bool = False) -> None:
+        """One chain, `split` or not. Gradients accumulate in the parameters."""
         state = Pass(dict(zip(model_input_names(self.program), self._inputs, strict=True)) | self._constants)
         for layer, stage in zip(self.layer_ids, self._stages, strict=True):
             state.steps.append(self._forward(layer, stage, state, observe))
-        gradients = self._loss(state, observe)
-        for layer in reversed(self.layer_ids):
-            self._backward(layer, state.steps.pop(), gradients, observe)
+        self._loss(state, observe)
+        if split:
+            self._split_backward(state, observe)
+        else:
+            for layer in reversed(self.layer_ids):
+                self._backward(layer, state.steps.pop(), state, observe)
 
     def _compute_constants(self) -> dict[str, torch.Tensor]:
         module = constants_module(self.program)
@@ -102,7 +117,7 @@ class LayerChain:
         state.values |= outputs
         return Step(outputs, leaves)
 
-    def _loss(self, state: Pass, observe: Observer) -> dict[str, torch.Tensor]:
+    def _loss(self, state: Pass, observe: Observer) -> None:
         leaf = _leaf(state.values[self._output])
         if not leaf.requires_grad:
             raise InputError(
@@ -113,18 +128,48 @@ class LayerChain:
             loss = self.program.runnable.loss(leaf, self._target)
         with observe(LOSS_LAYER, Phase.BACKWARD):
             torch.autograd.backward(loss)
-        return _gradients({self._output: leaf})
+        state.add_gradients({self._output: leaf})
 
-    def _backward(self, layer: str, step: Step, gradients: dict[str, torch.Tensor], observe: Observer) -> None:
+    def _backward(self, layer: str, step: Step, state: Pass, observe: Observer) -> None:
         """Consumes the gradients of the layer's outputs and adds those of its inputs."""
-        pairs = [(t, gradients.pop(n)) for n, t in step.outputs.items() if t.requires_grad and n in gradients]
-        if not pairs:
+        roots, incoming = _roots(step, state)
+        if not roots:
             return
-        roots, incoming = [t for t, _ in pairs], [g for _, g in pairs]
         with observe(layer, Phase.BACKWARD):
             torch.autograd.backward(roots, incoming)
-        for name, gradient in _gradients(step.leaves).items():
-            gradients[name] = gradients[name] + gradient if name in gradients else gradient
+        state.add_gradients(step.leaves)
+
+    def _split_backward(self, state: Pass, observe: Observer) -> None:
+        """Input gradients of all layers in reverse, then weight gradients in the same order."""
+        late: list[tuple[str, Callable[[], None]]] = []
+        for layer in reversed(self.layer_ids):
+            step = state.steps.pop()
+            roots, incoming = _roots(step, state)
+            if roots:
+                late.append((layer, self._input_gradients(layer, step, (roots, incoming), observe)))
+                state.add_gradients(step.leaves)
+        late.reverse()
+        while late:
+            layer, weight_work = late.pop()
+            with observe(layer, Phase.BACKWARD_WEIGHT):
+                weight_work()
+            del weight_work  # frees what the layer kept
+
+    def _input_gradients(
+        self,
+        layer: str,
+        step: Step,
+        given: tuple[list[torch.Tensor], list[torch.Tensor]],
+        observe: Observer,
+    ) -> Callable[[], None]:
+        """What is left to do for the weights. Without an input that needs a gradient: everything."""
+        inputs = [leaf for leaf in step.leaves.values() if leaf.requires_grad]
+        if not inputs:
+            return lambda: torch.autograd.backward(*given)
+        weights = self.parameters(layer)
+        with observe(layer, Phase.BACKWARD_INPUT):
+            work = input_gradients(*given, inputs, weights)
+        return work.run
 
 
 class _Watched(fx.Interpreter):
@@ -144,5 +189,7 @@ def _leaf(value: torch.Tensor) -> torch.Tensor:
     return value.detach().requires_grad_(value.requires_grad)
 
 
-def _gradients(leaves: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+def _roots(step: Step, state: Pass) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The layer's outputs that got gradients, and these, which nobody else needs."""
+    wanted = [name for name, tensor in step.outputs.items() if tensor.requires_grad and name in state.gradients]
+    return [step.outputs[name] for name in wanted], [state.gradients.pop(name) for name in wanted]

@@ -1,11 +1,11 @@
-"""`measure`: a profile of a traced model on this machine's CPU."""
+"""`measure`: a profile of a traced model on this machine's CPU or GPU."""
 
 from __future__ import annotations
 
 import datetime
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,15 +13,27 @@ import torch
 
 from planner.errors import InputError
 from planner.graph import LayerGraph
-from planner.profile import CostTable, LayerCost, Profile, Provenance
+from planner.profile import CostTable, LayerCost, Measurement, Profile, Provenance
 from planner.runtime.program import LOSS_LAYER, ProgramLoader, TracedProgram
 from profiles.analytic import CPU_ACTION_OVERHEAD_S
 from profiles.measuring.chain import LayerChain, Phase
 from profiles.measuring.memory import KeptBytes, Makers, PeakBytes, whole_bytes
-from profiles.measuring.timing import DRIFT_LIMIT, WARM_UP_CHAINS, Timings, time_chains, time_optimizer
+from profiles.measuring.placing import device_of, placed
+from profiles.measuring.stopwatch import Stopwatch, stopwatch_of
+from profiles.measuring.timing import (
+    DRIFT_LIMIT,
+    WARM_UP_CHAINS,
+    Measured,
+    Timings,
+    median,
+    time_chains,
+    time_optimizer,
+)
 from profiles.model import ProfiledModel
 
 MIN_REPEATS = 5
+DEFAULT_REPEATS = 16
+"""Our study of runs: at least 15 chains, every fourth of them split."""
 LOCAL_DEVICE_TYPE = "cpu-core"
 """The catalogue's name of one core of the machine at hand."""
 
@@ -33,36 +45,42 @@ def measure(
     loader: ProgramLoader,
     batch_sizes: Sequence[int],
     *,
-    repeats: int = MIN_REPEATS,
+    repeats: int = DEFAULT_REPEATS,
     device_type: str = LOCAL_DEVICE_TYPE,
+    device: str = "cpu",
+    environment: Mapping[str, str] | None = None,
     on_progress: OnProgress | None = None,
 ) -> ProfiledModel:
-    """The model's graph with forward, backward and optimizer seconds and bytes per layer, for each microbatch size.
+    """The model's graph with seconds and bytes per layer, for each microbatch size, as `device` (of torch) has them.
 
-    One thread, thread CPU time, medians of `repeats` whole chains (at least 5) after three warm-up chains, gradients
-    accumulating, first layer without input gradient. The loss is the layer `loss`. Kept bytes are exact (autograd's
-    own saved tensors); workspace is the peak of tensor storages while a layer runs, without scratch memory inside
-    kernels. Drift above 3 % between the two halves of a measurement is noted in the provenance. For figures that
-    hold in a run, give both the same allocator settings (see `planner.runtime.environment`).
+    Forward, backward, and backward split into input and weight gradients (torch's own functions): medians of `repeats`
+    whole chains (at least 5, every fourth followed by a split one) after three warm-up chains, gradients accumulating,
+    first layer without input gradient. On a CPU one thread and its CPU time, on a GPU events in its stream. The loss is
+    the layer `loss`. Kept bytes are exact (autograd's own saved tensors); workspace is the peak of tensor storages
+    while a layer runs, without scratch memory inside kernels. Drift above 3 %, between the halves of a measurement or
+    between microbatch sizes (by a reference workload), is noted in the provenance. `environment` says what the caller
+    did to make the machine behave as it will in a run (see `planner.runtime.environment`); it is written down.
     """
     _check(batch_sizes, repeats)
     sizes = sorted(set(batch_sizes))
+    place = device_of(device)
+    stopwatch = stopwatch_of(place)
     progress = _Progress(on_progress, len(sizes) * (WARM_UP_CHAINS + repeats + 3))
-    tables, notes = [], list[str]()
+    tables = list[CostTable]()
     graph: LayerGraph | None = None
     dtype = "float32"
     with _one_thread():
         for size in sizes:
-            program = _load(loader, size, graph, progress)
+            program = placed(_load(loader, size, graph, progress), place)
             graph, dtype = program.graph, _dtype(program)
-            tables.append(_table(program, repeats, progress, notes))
+            tables.append(_table(program, repeats, stopwatch, progress))
     assert graph is not None
     profile = Profile(
         device_type=device_type,
         dtype=dtype,
         tables=tuple(tables),
-        action_overhead_s=CPU_ACTION_OVERHEAD_S,
-        provenance=_provenance(repeats, notes),
+        action_overhead_s=CPU_ACTION_OVERHEAD_S if place.type == "cpu" else 0.0,
+        provenance=_provenance(repeats, place, stopwatch, environment or {}, tables),
     )
     return ProfiledModel(graph=graph, profiles=(profile,))
 
@@ -86,7 +104,7 @@ def _load(loader: ProgramLoader, size: int, before: LayerGraph | None, progress:
     return program
 
 
-def _table(program: TracedProgram, repeats: int, progress: _Progress, notes: list[str]) -> CostTable:
+def _table(program: TracedProgram, repeats: int, stopwatch: Stopwatch, progress: _Progress) -> CostTable:
     """Costs at one microbatch size: bytes first (observers slow the chain down), then seconds."""
     size = program.batch_size
     chain = LayerChain(program)
@@ -96,38 +114,47 @@ def _table(program: TracedProgram, repeats: int, progress: _Progress, notes: lis
     progress.step(f"microbatch size {size}: bytes per layer")
     watched.run(kept)
     chain.run(peak)
-    timings = time_chains(chain, repeats, lambda: progress.step(f"microbatch size {size}: seconds per layer"))
+    measured = time_chains(chain, repeats, stopwatch, lambda: progress.step(f"microbatch size {size}: seconds"))
     progress.step(f"microbatch size {size}: optimizer")
-    optimizer = time_optimizer(chain, repeats)
-    if timings.drift() > DRIFT_LIMIT:
-        notes.append(
-            f"microbatch size {size}: the second half of the chains differs by {timings.drift():.1%} from the first, "
-            "the host drifted: measure again on a quiet machine"
-        )
+    optimizer = time_optimizer(chain, repeats, stopwatch)
+    layers = (*chain.layer_ids, LOSS_LAYER)
     return CostTable(
         microbatch_size=size,
         layers={
             layer: _cost(
                 layer,
-                timings,
+                measured.timings,
                 (kept.bytes_of[layer] + program.held_output_bytes(layer), whole_bytes(kept, program, layer)),
                 peak.bytes_of[layer] + program.held_output_bytes(layer),
                 optimizer.get(layer, 0.0),
             )
-            for layer in (*chain.layer_ids, LOSS_LAYER)
+            for layer in layers
         },
+        measurement=_measurement(measured, layers, repeats),
     )
 
 
 def _cost(layer: str, timings: Timings, kept: tuple[int, int], workspace: int, optimizer_s: float) -> LayerCost:
     """`kept` are the kept bytes, and those of them that only sequence parallelism divides."""
+    has_split = bool(timings.seconds(layer, Phase.BACKWARD_WEIGHT))
     return LayerCost(
         forward_s=timings.median(layer, Phase.FORWARD),
         backward_s=timings.median(layer, Phase.BACKWARD),
+        backward_input_s=timings.median(layer, Phase.BACKWARD_INPUT) if has_split else None,
+        backward_weight_s=timings.median(layer, Phase.BACKWARD_WEIGHT) if has_split else None,
         activation_bytes=kept[0],
         sequence_activation_bytes=kept[1],
         workspace_bytes=workspace,
         optimizer_s=optimizer_s,
+    )
+
+
+def _measurement(measured: Measured, layers: Sequence[str], repeats: int) -> Measurement:
+    return Measurement(
+        num_chains=repeats,
+        reference_s=median(measured.reference_s),
+        drift=round(measured.drift(), 4),
+        spread={layer: round(measured.timings.spread(layer), 4) for layer in layers},
     )
 
 
@@ -140,14 +167,41 @@ def _dtype(program: TracedProgram) -> str:
     return max(sizes, key=lambda name: sizes[name]) if sizes else "float32"
 
 
-def _provenance(repeats: int, notes: list[str]) -> Provenance:
+def _provenance(
+    repeats: int, place: torch.device, stopwatch: Stopwatch, environment: Mapping[str, str], tables: list[CostTable]
+) -> Provenance:
+    threads = {"threads": "1"} if place.type == "cpu" else {}
     return Provenance(
-        method=f"measured: thread CPU time, 1 thread, medians of {repeats} chains after {WARM_UP_CHAINS}",
+        method=f"measured: {stopwatch.method}, medians of {repeats} chains after {WARM_UP_CHAINS}",
         tool=f"torch {torch.__version__}",
-        created=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
-        host=f"{cpu_name()} ({os.cpu_count()} cores)",
-        notes=tuple(notes),
+        created=datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
+        host=_host(place),
+        environment={**threads, **environment},
+        notes=tuple(_drift_notes(tables)),
     )
+
+
+def _drift_notes(tables: Sequence[CostTable]) -> Iterator[str]:
+    """What the reference workload and the halves of the measurements say about the host."""
+    for table in tables:
+        if table.measurement is not None and table.measurement.drift > DRIFT_LIMIT:
+            yield (
+                f"microbatch size {table.microbatch_size}: the second half of the chains differs by "
+                f"{table.measurement.drift:.1%} from the first, the host drifted: measure again on a quiet machine"
+            )
+    references = [table.measurement.reference_s for table in tables if table.measurement is not None]
+    apart = max(references) / min(references) - 1 if references else 0.0
+    if apart > DRIFT_LIMIT:
+        yield (
+            f"the reference workload took {apart:.1%} longer at one microbatch size than at another, the host drifted: "
+            "measure again on a quiet machine"
+        )
+
+
+def _host(place: torch.device) -> str:
+    if place.type == "cuda":
+        return torch.cuda.get_device_name(place)
+    return f"{cpu_name()} ({os.cpu_count()} cores)"
 
 
 def cpu_name() -> str:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import datetime
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.node import map_aggregate
 
 from planner.profile import Provenance
 from planner.runtime.program import LOSS_LAYER, RunnableModel, TracedProgram
 from profiles.measuring.chain import LayerChain, Observer, Phase
 from profiles.measuring.memory import KeptBytes, Makers, PeakBytes, whole_bytes
+from profiles.measuring.placing import on_device
 from profiles.measuring.work import WorkMeter
 from profiles.model import LayerWork, ModelRecord
 from profiles.tracing.grouping import attribute
@@ -117,17 +116,11 @@ def _on_cpu(graph: fx.Graph) -> fx.Graph:
 
     Rows per expert are counted in whole numbers on `meta`; CPUs can count in floating point only.
     """
-    copy = fx.Graph()
-    copy.output(copy.graph_copy(graph, {}))
+    copy = on_device(graph, torch.device("cpu"))
     for node in copy.nodes:
-        node.args, node.kwargs = map_aggregate(node.args, _cpu), map_aggregate(node.kwargs, _cpu)
         if node.target is torch.ops.aten.histc.default and node.args[0].target is torch.ops.aten.to.dtype:
             node.args[0].update_arg(1, torch.float32)
     return copy
-
-
-def _cpu(argument: Any) -> Any:
-    return torch.device("cpu") if isinstance(argument, torch.device) else argument
 
 
 def _fake_attribute(old: torch.Tensor) -> torch.Tensor:

@@ -35,6 +35,13 @@ class Exchange:
     kv_bytes_per_token: int = 0
     expert_parameter_bytes: int = 0
     expert_dispatch_bytes_per_sample: int = 0
+    num_experts: int = 0
+    expert_rows_per_sample: int = 0
+
+    @property
+    def expert_visits(self) -> float:
+        """Rows of one sample that each expert gets when routing is even."""
+        return self.expert_rows_per_sample / self.num_experts if self.num_experts else 0.0
 
 
 def exchanges(module: fx.GraphModule, layer_of: dict[str, str], batch_size: int) -> dict[str, Exchange]:
@@ -52,10 +59,18 @@ def exchanges(module: fx.GraphModule, layer_of: dict[str, str], batch_size: int)
             experts[layer] |= {id(p): p.numel() * p.element_size() for p in _matrices(module, node)}
             if (layer, _path(node)) not in routed:
                 routed.add((layer, _path(node)))
-                found[layer].expert_dispatch_bytes_per_sample += _bytes(node.all_input_nodes[0]) // batch_size
+                _route(found[layer], node, batch_size)
     for layer, parameters in experts.items():
         found[layer].expert_parameter_bytes = sum(parameters.values())
     return found
+
+
+def _route(exchange: Exchange, node: fx.Node, batch_size: int) -> None:
+    """The first grouped product of a module: (rows, width) by (experts, width, other width)."""
+    rows, matrices = node.all_input_nodes[:2]
+    exchange.expert_dispatch_bytes_per_sample += _bytes(rows) // batch_size
+    exchange.expert_rows_per_sample += rows.meta["val"].shape[0] // batch_size
+    exchange.num_experts += matrices.meta["val"].shape[0]
 
 
 def _attend(exchange: Exchange, node: fx.Node, batch_size: int) -> None:

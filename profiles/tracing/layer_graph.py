@@ -141,6 +141,8 @@ def _layer(
         tensor_collective_bytes_per_sample=reduced,
         expert_parameter_bytes=exchanged.expert_parameter_bytes,
         expert_dispatch_bytes_per_sample=exchanged.expert_dispatch_bytes_per_sample,
+        num_experts=exchanged.num_experts,
+        expert_visits=exchanged.expert_visits,
         context_bytes_per_sample=exchanged.context_bytes_per_sample,
         kv_bytes_per_token=exchanged.kv_bytes_per_token,
         trainable=any(p.requires_grad for p in read) or not read,

@@ -18,7 +18,8 @@ NOUNS = {
     noun.__name__: noun
     for noun in (
         graph.LayerGraph, graph.Layer, graph.Edge, graph.TiedParameters, model.ProfiledModel, profile.Profile,
-        profile.CostTable, profile.LayerCost, profile.Provenance, model.ModelSource, model.ModelRecord, model.LayerWork,
+        profile.CostTable, profile.Measurement, profile.LayerCost,
+        profile.Provenance, model.ModelSource, model.ModelRecord, model.LayerWork,
         cluster.Cluster, cluster.DeviceType, cluster.Device, cluster.Link, workload.Training, workload.Inference,
         problem.Problem, options.SearchOptions, plan.Plan, plan.Stage, result.PlanResult,
     )

@@ -50,10 +50,13 @@ def test_experts_are_the_matrices_of_grouped_products():
     block = layers["model.layers.0"]
     assert block.expert_parameter_bytes == EXPERTS * 3 * HIDDEN * INNER * FLOAT
     assert block.expert_dispatch_bytes_per_sample == SEQUENCE_LENGTH * CHOSEN * HIDDEN * FLOAT
+    assert block.num_experts == EXPERTS
+    assert block.expert_visits == SEQUENCE_LENGTH * CHOSEN / EXPERTS
     dense = block.parameter_bytes - block.expert_parameter_bytes
     attention, router, norms = 2 * HIDDEN * HIDDEN * 3 // 2, EXPERTS * HIDDEN, 2 * HIDDEN
     assert dense == (attention + router + norms) * FLOAT
-    assert layers_of("llama")["model.layers.0"].expert_parameter_bytes == 0
+    llama = layers_of("llama")["model.layers.0"]
+    assert (llama.expert_parameter_bytes, llama.num_experts, llama.expert_visits) == (0, 0, 0)
 
 
 def test_a_mixture_of_experts_traced_as_shapes_has_the_same_record():
