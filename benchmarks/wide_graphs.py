@@ -4,6 +4,7 @@ Run as `python -m benchmarks.wide_graphs [--json FILE] [--limit-s 60] [--seeds 5
 [--rho 0.05,0.5,2] [--kinds rand,branch]`. Per row: a plan by order search within a third of the limit, then the bounds
 of `planner.bounds.bottleneck` within the rest. Limits are CPU seconds of this process (a busy machine changes nothing);
 solvers in processes of their own are stopped by the same number of seconds of wall time. One unit is the mean work.
+Rows that FILE holds already are kept, so that a run can be taken up again.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ CROSS_SHARE = 0.10
 """Layers of parallel chains that also read another chain."""
 PLAN_SHARE = 1 / 3
 SIMPLE = ("work", "pigeonhole")
+SETTING = ("size", "kind", "rho", "k", "seed")
 Row = dict[str, Any]
 
 
@@ -151,6 +153,10 @@ def _table(found: list[Row]) -> Table:
     return table
 
 
+def _read(path: Path | None) -> list[Row]:
+    return json.loads(path.read_text())["rows"] if path is not None and path.exists() else []
+
+
 def _write(path: Path, done: list[Row]) -> None:
     path.write_text(json.dumps({"machine": machine(), "summary": summary(done), "rows": done}, indent=1) + "\n")
 
@@ -173,11 +179,12 @@ def main(arguments: list[str] | None = None) -> None:
         map(int, given.k.split(",")),
         range(given.seeds),
     )
-    console, done = Console(), list[Row]()
-    for row in rows(settings, given.limit_s):
+    console, done = Console(), _read(given.json)
+    known = {tuple(row[name] for name in SETTING) for row in done}
+    for row in rows((setting for setting in settings if setting not in known), given.limit_s):
         done.append(row)
         ratio = row["bound"] / row["objective"]
-        label = " ".join(f"{row[name]}" for name in ("size", "kind", "rho", "k", "seed"))
+        label = " ".join(f"{row[name]}" for name in SETTING)
         console.print(f"{label}: {ratio:.4f} ({row['proved_by']}), simple {row['simple'] / row['objective']:.4f}")
         if given.json:
             _write(given.json, done)

@@ -30,8 +30,8 @@ from planner.partition.instance import BottleneckInstance
 
 FEW_STAGES = 4
 """Up to so many stages the MILP of all of them is the strongest bound on wide graphs."""
-CLOSED = 1e-7
-"""Nearer than this is equal: what the margins of LP bounds cost."""
+CLOSED = 2e-6
+"""Nearer than this is equal: what the margins of bounds by LPs and MILPs cost."""
 SHARES = {"node": 0.15, "refutation": 0.35, "relaxed_stages": 0.3, "stages": 0.7, "three_superblock": 0.1}
 """The share of the time left that each may take; configurations take the rest."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
 from planner.ideals import bits
 from planner.partition.instance import BottleneckInstance
@@ -69,6 +70,12 @@ class Stages:
             here[old] -= 1
             here[to] = here.get(to, 0) + 1
         self.of[g] = to
+
+    def restore(self, of: Sequence[int]) -> None:
+        """Put every group back into the given stage."""
+        for g, to in enumerate(of):
+            if self.of[g] != to:
+                self.move(g, to)
 
     def partition(self) -> Bottleneck | None:
         """The stages that are not empty, valued anew; None where the number of stages is fixed and one is empty."""

@@ -17,6 +17,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from planner.ideals import Groups, bits
+from planner.partition.annealing import anneal
 from planner.partition.exact_pass import EXACT, improve
 from planner.partition.instance import BottleneckInstance, simple_bound_s
 from planner.partition.loads import Bottleneck, load_s
@@ -34,6 +35,10 @@ MAX_PAIRS = 4000
 BEAM_WIDTH = 20
 MAX_WIDTH = 400
 """Ideals of each size in a beam, at first and at most."""
+MOVES_PER_GROUP, MAX_SLOWER = 2500, 4
+"""Tried moves of the first annealing, and how many times as many the later ones try at most."""
+HEATS = (1.0, 0.3, 0.1)
+"""First temperatures of annealing, one drawn each time."""
 MAX_POOL_BYTES = 100_000_000
 """Groups times ideals of the pool: no further orders beyond it."""
 
@@ -147,7 +152,19 @@ def _recombined(
     return {ideal for part in parts for ideal in _around(instance.groups, boundaries(part), early, draw)}
 
 
-VARIATIONS = (_wide_beam, _near_beam, _recombined)
+def _annealed(
+    instance: BottleneckInstance, best: Bottleneck, draw: random.Random, number: int, expired: Callable[[], bool]
+) -> set[int]:
+    """Prefixes of orders through a partition that annealing reaches from the best one, slower each time."""
+    moves = MOVES_PER_GROUP * len(instance.groups) * min(1 + number // 3, MAX_SLOWER)
+    found = anneal(Stages(instance, best), draw, moves, hot=draw.choice(HEATS), expired=expired)
+    if found is None:
+        return set()
+    early = levels(instance.groups)
+    return {ideal for part in (best, found) for ideal in _around(instance.groups, boundaries(part), early, draw)}
+
+
+VARIATIONS = (_annealed, _recombined, _wide_beam, _annealed, _recombined, _near_beam)
 """Where `order_search` looks for a better partition, in turn."""
 
 

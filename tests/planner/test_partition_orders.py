@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from random_partitions import optimum_s, random_instance, value_s
 
 from planner.ideals import bits, group_layers
+from planner.partition.annealing import anneal
 from planner.partition.exact import heuristic
 from planner.partition.local_search import Stages, descend, kick
 from planner.partition.orders import levels, topological_orders, within_stages
@@ -61,6 +62,26 @@ def test_moves_keep_a_partition_and_its_loads(seed):
         assert value_s(instance, found.stages) == pytest.approx(found.value_s)
         if len(found.stages) == len(stages.load):
             assert max(stages.load) == pytest.approx(found.value_s)
+
+
+@given(SEEDS)
+def test_annealing_keeps_a_partition_and_never_loses_the_start(seed):
+    instance = without_memory(random_instance(seed))
+    start = pool_search(instance, seed=seed)
+    if start is None:
+        return
+    found = anneal(Stages(instance, start), random.Random(seed), 2000)
+    assert found is not None
+    assert value_s(instance, found.stages) == pytest.approx(found.value_s)
+    assert found.value_s <= start.value_s * (1 + 1e-9)
+    assert anneal(Stages(instance, start), random.Random(seed), 2000) == found
+
+
+def test_annealing_leaves_a_local_optimum(wide_graph):
+    start = Stages(wide_graph, pool_search(wide_graph))
+    descend(start, random.Random(0))
+    found = anneal(Stages(wide_graph, start.partition()), random.Random(0), 200_000)
+    assert found.value_s < max(start.load) * 0.99
 
 
 def test_orders_within_stages_run_through_them(wide_graph):
