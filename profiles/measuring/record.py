@@ -13,10 +13,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from planner.profile import Provenance
 from planner.runtime.program import LOSS_LAYER, RunnableModel, TracedProgram
 from profiles.measuring.chain import LayerChain, Observer, Phase
+from profiles.measuring.fused import fuse_unequal_heads
 from profiles.measuring.memory import KeptBytes, Makers, PeakBytes, whole_bytes
 from profiles.measuring.placing import on_device
 from profiles.measuring.work import WorkMeter
 from profiles.model import LayerWork, ModelRecord
+from profiles.tracing.grouped import run_on_fakes
 from profiles.tracing.grouping import attribute
 
 
@@ -117,6 +119,8 @@ def _on_cpu(graph: fx.Graph) -> fx.Graph:
     Rows per expert are counted in whole numbers on `meta`; CPUs can count in floating point only.
     """
     copy = on_device(graph, torch.device("cpu"))
+    run_on_fakes(copy)
+    fuse_unequal_heads(copy)
     for node in copy.nodes:
         if node.target is torch.ops.aten.histc.default and node.args[0].target is torch.ops.aten.to.dtype:
             node.args[0].update_arg(1, torch.float32)

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from profiles.measuring import fused as fused  # registers the operators that are counted here
 from profiles.measuring.chain import LayerChain, Phase
 
 CAUSAL_SHARE = 0.5
@@ -21,24 +22,36 @@ SELECTING = {"embedding", "gather", "index", "index_select", "nll_loss_forward"}
 """They read as much as they write, not their whole input."""
 WEIGHT_GRADIENTS = {"embedding_dense_backward"}
 """They write the gradient of a weight, which belongs to the layer's weight bytes."""
-FLASH_FORWARD_MATMULS = 2
-FLASH_BACKWARD_MATMULS = 5
-"""Scores again, then gradients of values, probabilities, queries and keys (Dao et al. 2022, appendix B)."""
+FORWARD_PRODUCTS = (1, 1)
+"""Over the size of queries and keys: scores. Over the size of values: output."""
+BACKWARD_PRODUCTS = (3, 2)
+"""Scores again, gradients of queries and keys; gradients of values and probabilities (Dao et al. 2022, appendix B)."""
 
 
-def _attention_flops(matmuls: int, query: torch.Tensor, key: torch.Tensor, *, causal: bool) -> float:
-    """`matmuls` products over the s x s scores of every head: 2 * batch * heads * s_q * s_k * d each."""
+def _attention_flops(
+    products: tuple[int, int], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool
+) -> float:
+    """Products over the s x s scores of every head: 2 * batch * heads * s_q * s_k * size each."""
     batch, heads, length, size = query.shape
-    return 2 * matmuls * batch * heads * length * key.shape[-2] * size * (CAUSAL_SHARE if causal else 1.0)
+    sizes = products[0] * size + products[1] * value.shape[-1]
+    return 2 * batch * heads * length * key.shape[-2] * sizes * (CAUSAL_SHARE if causal else 1.0)
 
 
 def _flash_forward(query: Any, key: Any, value: Any, dropout: float = 0.0, is_causal: bool = False, **_: Any) -> float:
-    return _attention_flops(FLASH_FORWARD_MATMULS, query, key, causal=is_causal)
+    return _attention_flops(FORWARD_PRODUCTS, query, key, value, causal=is_causal)
 
 
 def _flash_backward(grad: Any, query: Any, key: Any, value: Any, out: Any, lse: Any, dropout: float, is_causal: bool,
                     **_: Any) -> float:  # fmt: skip
-    return _attention_flops(FLASH_BACKWARD_MATMULS, query, key, causal=is_causal)
+    return _attention_flops(BACKWARD_PRODUCTS, query, key, value, causal=is_causal)
+
+
+def _fused_forward(query: Any, key: Any, value: Any, is_causal: bool) -> float:
+    return _attention_flops(FORWARD_PRODUCTS, query, key, value, causal=is_causal)
+
+
+def _fused_backward(grad: Any, query: Any, key: Any, value: Any, is_causal: bool) -> float:
+    return _attention_flops(BACKWARD_PRODUCTS, query, key, value, causal=is_causal)
 
 
 def _grouped(left: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any) -> float:
@@ -60,6 +73,9 @@ def _formulas() -> dict[Any, Callable[..., float]]:
     }
     formulas: dict[Any, Callable[..., float]] = dict(flop_registry)
     formulas |= {getattr(torch.ops.aten, name): f for name, f in own.items() if hasattr(torch.ops.aten, name)}
+    own_operators = torch.ops.pipeplan
+    formulas[own_operators.fused_attention] = _fused_forward
+    formulas[own_operators.fused_attention_backward] = _fused_backward
     return formulas | _fallback_formulas()
 
 

@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from planner.errors import InputError
 from planner.runtime.program import RunnableModel
 from profiles.tracing.exported import ExportedModel
+from profiles.tracing.grouped import run_natively
 from profiles.tracing.regions import inline_regions
 from profiles.tracing.specialise import specialise
 from profiles.tracing.whole import WholeModules
@@ -188,6 +189,7 @@ def _flatten(module: fx.GraphModule, runnable: RunnableModel, whole: WholeModule
     inline_regions(module)
     graph.eliminate_dead_code(_has_effect)
     whole.put_back(graph)
+    run_natively(graph, runnable.model)
     _name_tied_parameters(graph, runnable.model)
     for node in reversed(graph.nodes):
         if node.op == "get_attr" and not node.users:
