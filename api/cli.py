@@ -18,7 +18,18 @@ from typing import Annotated
 
 import typer
 
-from api.commands import catalogue, estimate, export, import_plan, plan, profile, run, serve, simulate
+from api.commands import (
+    catalogue,
+    estimate,
+    export,
+    import_plan,
+    measure_links,
+    plan,
+    profile,
+    run,
+    serve,
+    simulate,
+)
 from planner.errors import PlannerError
 
 INTERRUPTED = 130
@@ -34,7 +45,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (profile, plan, estimate, simulate, run, export, import_plan, serve, catalogue):
+for command in (profile, measure_links, plan, estimate, simulate, run, export, import_plan, serve, catalogue):
     app.command(name=command.__name__.rpartition(".")[2].replace("_", "-"))(command.command)
 
 

@@ -42,6 +42,13 @@ def test_a_host_that_drifted_is_said():
     assert "10.0% apart, the host drifted (reference workload +10.0%" in found.verdict()
 
 
+@pytest.mark.parametrize(("reference_s", "said"), [(0.00101, False), (0.00103, True)])
+def test_the_reference_workload_is_taken_at_two_percent(reference_s, said):
+    (found,) = agreements(profiled([1.0, 1.0]), profiled([1.04, 1.04], reference_s=reference_s))
+    assert not found.agrees
+    assert found.drifted is said
+
+
 def test_drift_within_one_measurement_is_said():
     (found,) = agreements(profiled([1.0, 1.0], drift=0.08), profiled([1.1, 1.1]))
     assert "the host drifted (reference workload +0.0%, 8.0% between halves" in found.verdict()
