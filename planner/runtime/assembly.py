@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 
 from planner.errors import RunError
 from planner.plan import Plan
@@ -22,14 +21,13 @@ from planner.runtime.stage_passes import StagePasses
 
 
 def own_executor(
-    program: TracedProgram, parts: Sequence[StageModule], plan: Plan, layout: Layout, recorder: Recorder
+    program: TracedProgram, parts: Sequence[StageModule], plan: Plan, layout: Layout, rank: int, recorder: Recorder
 ) -> ActionListExecutor:
-    """The executor of this process. `parts` are all stages of `program`, which is traced at this process's local size.
+    """The executor of process `rank`. `parts` are all stages of `program`, traced at this process's local size.
 
     RunError for a tensor between stages of different replication whose first dimension does not hold the samples.
     """
     check_order(parts)
-    rank = dist.get_rank()
     _, replica = layout.seat(rank)
     routes = routes_of(layout, [part.output_names for part in parts], [part.input_names for part in parts])
     examples = _examples(program)

@@ -12,11 +12,14 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 ALLOCATOR_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
 """Read by glibc when a process starts: 32 MiB is the largest threshold that it takes, 8 GiB never trims."""
 THREAD_VARIABLES = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 LOOPBACK_NAMES = ("lo", "lo0")
+STEAL_FIELD = 8
+"""Of a line of `/proc/stat`, the name included."""
 PR_SET_PDEATHSIG = 1
 """Linux `prctl` option: the signal that a process gets when its parent dies."""
 
@@ -61,3 +64,13 @@ def run_queue_delay_s() -> float | None:
             return int(file.read().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
         return None
+
+
+def stolen_s(core: int | None) -> float:
+    """Seconds in which the host gave this core to another machine so far; 0 where the system does not tell."""
+    try:
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+        fields = next(line.split() for line in lines if line.startswith(f"cpu{core} "))
+        return int(fields[STEAL_FIELD]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, StopIteration, IndexError, ValueError):
+        return 0.0

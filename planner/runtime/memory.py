@@ -17,9 +17,13 @@ def peak_of(work: Callable[[], object]) -> int:
     """The most bytes that `work` holds at once beyond what is allocated when it starts."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         work()
-    recorded = [e for e in trace.profiler.kineto_results.events() if e.name() == ALLOCATION_EVENT]
-    sizes: list[int] = [event.nbytes() for event in sorted(recorded, key=lambda event: int(event.start_ns()))]
-    return max(accumulate(sizes, initial=0))
+    return max(accumulate(allocations(trace), initial=0))
+
+
+def allocations(trace: profile) -> list[int]:
+    """The bytes of every allocation (positive) and release (negative) of a finished trace, in order of time."""
+    recorded = [e for e in trace.profiler.kineto_results.events() if e.name() == ALLOCATION_EVENT]  # type: ignore[union-attr]
+    return [event.nbytes() for event in sorted(recorded, key=lambda event: int(event.start_ns()))]
 
 
 def resident_bytes(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:

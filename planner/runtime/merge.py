@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 import string
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from planner.runtime.environment import ALLOCATOR_VARIABLES
-from planner.runtime.report import CLEAN_RUN_QUEUE_SHARE, Noise, RunReport, StageMeasurement
+from planner.runtime.report import CLEAN_CPU_DEVIATION, CLEAN_RUN_QUEUE_SHARE, Noise, RunReport, StageMeasurement
 from planner.runtime.spec import RankResult, RunSpec, StepRecord
 from planner.timeline import Lane, Span, Timeline
 
@@ -40,7 +41,13 @@ def merge(spec: RunSpec, results: Sequence[RankResult]) -> RunReport:
         gradient_differences=differences,
         environment=results[0].environment | ALLOCATOR_VARIABLES,
         timeline=_timeline(spec, results),
+        reference_s=_reference_s(results, measured),
     )
+
+
+def _reference_s(results: Sequence[RankResult], measured: range) -> float | None:
+    read = [r for result in results for i in measured if (r := result.steps[i].reference_s) is not None]
+    return statistics.median(read) if read else None
 
 
 def _losses(spec: RunSpec, results: Sequence[RankResult]) -> tuple[float, ...]:
@@ -63,24 +70,35 @@ def _differences(results: Sequence[RankResult]) -> dict[str, float]:
 
 
 def _noise(results: Sequence[RankResult], measured: range) -> Noise:
-    shares = tuple(max(_share(result.steps[i]) for result in results) for i in measured)
     cores = [result.core for result in results]
     known = all(result.steps[i].run_queue_s is not None for result in results for i in measured)
-    return Noise(
-        run_queue_shares=shares if known else (),
-        num_clean=sum(share < CLEAN_RUN_QUEUE_SHARE for share in shares) if known else 0,
+    noise = Noise(
+        run_queue_shares=tuple(max(_share(result.steps[i]) for result in results) for i in measured) if known else (),
+        cpu_deviations=tuple(map(max, zip(*(_deviations(result, measured) for result in results), strict=True))),
+        num_clean=0,
         pinned=None not in cores and len(set(cores)) == len(cores),
     )
+    return replace(noise, num_clean=sum(clean_iterations(noise)))
 
 
 def _share(step: StepRecord) -> float:
     return (step.run_queue_s or 0.0) / max(step.end_s - step.start_s, 1e-9)
 
 
+def _deviations(result: RankResult, measured: range) -> list[float]:
+    usual = statistics.median(result.steps[i].busy_s for i in measured)
+    return [abs(result.steps[i].busy_s / max(usual, 1e-9) - 1) for i in measured]
+
+
+def clean_iterations(noise: Noise) -> list[bool]:
+    """Which of the measured iterations nothing else disturbed; none where the system does not tell."""
+    pairs = zip(noise.run_queue_shares, noise.cpu_deviations, strict=False)
+    return [share < CLEAN_RUN_QUEUE_SHARE and deviation < CLEAN_CPU_DEVIATION for share, deviation in pairs]
+
+
 def _clean(times: list[float], noise: Noise) -> list[float]:
     """Times of the clean iterations; all where none is, or where nobody knows."""
-    shares = noise.run_queue_shares or (1.0,) * len(times)
-    return [time for time, share in zip(times, shares, strict=True) if share < CLEAN_RUN_QUEUE_SHARE] or times
+    return [time for time, good in zip(times, clean_iterations(noise), strict=False) if good] or times
 
 
 def _stage(spec: RunSpec, results: Sequence[RankResult], stage: int, measured: range) -> StageMeasurement:

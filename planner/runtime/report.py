@@ -9,7 +9,10 @@ from planner.graph import NOUN_CONFIG
 from planner.timeline import Timeline
 
 CLEAN_RUN_QUEUE_SHARE = 0.025
-"""An iteration is clean when no rank waited for a core for more than this share of it (contaminated ones: 15-55 %)."""
+"""An iteration is clean when no rank waited for a core for more than this share of it (disturbed ones: 15-55 %)..."""
+CLEAN_CPU_DEVIATION = 0.025
+"""... and no rank's CPU time is this far from its median: the work is the same, so that somebody else shared the
+caches, the memory or, unseen, the core of a virtual machine."""
 MEMORY_METHOD = "allocator peak of one iteration (torch.profiler) plus parameters, optimizer state and receive buffers"
 
 
@@ -41,8 +44,9 @@ class StageMeasurement:
 class Noise:
     """How quiet the machine was: per measured iteration, the largest share of it that a rank waited for a core.
 
-    Empty where the system does not tell. `num_clean` counts the iterations below `CLEAN_RUN_QUEUE_SHARE`. `pinned` says
-    whether every rank had a core to itself.
+    Empty where the system does not tell. `cpu_deviations` are the largest relative distances of a rank's CPU time from
+    its median. `num_clean` counts the iterations below both limits. `pinned` says whether every rank had a core to
+    itself.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -50,6 +54,7 @@ class Noise:
     run_queue_shares: tuple[float, ...]
     num_clean: int
     pinned: bool
+    cpu_deviations: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,7 @@ class RunReport:
     slowest rank's). `iteration_time_s` is the median of the clean ones, of all where none was clean. The differences
     to the unpartitioned model are those of the first step, None when not checked; `gradient_differences` holds the
     largest absolute difference per parameter. `timeline` is the last measured iteration.
+    `reference_s` are CPU seconds of a fixed piece of work, the median over steps and ranks, in runs that take turns.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -79,3 +85,4 @@ class RunReport:
     memory_method: str = MEMORY_METHOD
     environment: dict[str, str] = field(default_factory=dict)
     timeline: Timeline | None = None
+    reference_s: float | None = None

@@ -63,7 +63,9 @@ class StepRecord:
 
     Forward and backward seconds are per stage of the rank; the loss is the mean over the rank's own samples.
     `busy_s` are CPU seconds of the computing thread, `process_s` those of all threads (transfers run in others);
-    `passes_s` are the computing thread's per kind of pass, such as `2F`, with the loss as `2loss`.
+    `passes_s` are the computing thread's per kind of pass, such as `2F`, with the loss as `2loss`. `run_queue_s` is how
+    long that thread waited for its core, on a virtual machine also for the host to give it back. `reference_s` is what
+    a fixed piece of work took right before (`Gauge`), where that was asked for.
     """
 
     start_s: float
@@ -79,6 +81,7 @@ class StepRecord:
     loss: float | None
     peak_in_flight: int
     spans: tuple[Span, ...]
+    reference_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

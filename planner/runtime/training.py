@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,8 +14,9 @@ from planner.runtime.abilities import ExecutorKind
 from planner.runtime.assembly import own_executor
 from planner.runtime.checkpoint import load_parts, read_index, save_part, write_index
 from planner.runtime.data import share_batch
-from planner.runtime.environment import run_queue_delay_s
+from planner.runtime.environment import run_queue_delay_s, stolen_s
 from planner.runtime.executors import Executor, PipelineExecutor, SingleStageExecutor
+from planner.runtime.gauge import Gauge
 from planner.runtime.gradients import Bucket, buckets, reduce_gradients
 from planner.runtime.job import Seat
 from planner.runtime.layout import Layout
@@ -45,6 +46,7 @@ class Trainer:
     optimizer: torch.optim.Optimizer
     recorder: Recorder
     first_step: int
+    core: int | None = None
 
     @property
     def is_spokesman(self) -> bool:
@@ -68,7 +70,12 @@ class Trainer:
                 self.optimizer.zero_grad(set_to_none=True)
             return loss
 
-        return record_step(self.recorder, tuple(self.parts), work, run_queue_delay_s)
+        return record_step(self.recorder, tuple(self.parts), work, self._waited_s)
+
+    def _waited_s(self) -> float | None:
+        """Seconds that this thread wanted to run and could not."""
+        delay_s = run_queue_delay_s()
+        return None if delay_s is None else delay_s + stolen_s(self.core)
 
     def save(self, folder: Path) -> None:
         """Every stage its part, then the index. Collective."""
@@ -111,7 +118,7 @@ class Check:
 
 def train(spec: RunSpec, seat: Seat) -> RankResult:
     """All steps of this rank, then one more under the memory profiler. The process group must be up."""
-    trainer = build(spec, seat.rank)
+    trainer = build(spec, seat)
     check = Check(list(trainer.parts.values()), spec.folder)
     steps = []
     for number in range(spec.num_steps):
@@ -133,11 +140,13 @@ def train_in_turn(spec: TurnsSpec, seat: Seat) -> tuple[RankResult, ...]:
             programs[batch_size] = spec.loader(batch_size)
         return programs[batch_size]
 
-    trainers = [build(run, seat.rank, load) for run in spec.runs]
+    trainers, gauge = [build(run, seat, load) for run in spec.runs], Gauge()
     steps: list[list[StepRecord]] = [[] for _ in trainers]
     for number in range(spec.runs[0].num_steps):
         for trainer, done in zip(trainers, steps, strict=True):
-            done.append(trainer.step(number))
+            dist.barrier()
+            reference_s = gauge.read()
+            done.append(replace(trainer.step(number), reference_s=reference_s))
     return tuple(_result(trainer, done, seat) for trainer, done in zip(trainers, steps, strict=True))
 
 
@@ -154,13 +163,13 @@ def _result(trainer: Trainer, steps: Sequence[StepRecord], seat: Seat, check: Ch
     )
 
 
-def build(spec: RunSpec, rank: int, load: ProgramLoader | None = None) -> Trainer:
+def build(spec: RunSpec, seat: Seat, load: ProgramLoader | None = None) -> Trainer:
     """Trace, split, keep the own stages. Collective: every rank makes the same groups in the same order.
 
     Rank 0 runs the unpartitioned model where a check is wanted; the others wait for its file in the first step. `load`
     is used instead of the run's own loader.
     """
-    layout = spec.layout
+    layout, rank = spec.layout, seat.rank
     own, (_, replica) = layout.stages_on(rank), layout.seat(rank)
     program = (load or spec.loader)(layout.local_size(own[0]))
     parts = split_layers(program, [stage.layers for stage in spec.plan.stages])
@@ -186,6 +195,7 @@ def build(spec: RunSpec, rank: int, load: ProgramLoader | None = None) -> Traine
         optimizer=optimizer,
         recorder=recorder,
         first_step=0 if spec.load is None else read_index(spec.load).step,
+        core=seat.core,
     )
 
 
@@ -203,7 +213,7 @@ def _executor(
     """The executor, and all stages as it runs them. Collective."""
     plan, layout, loss = spec.plan, spec.layout, program.runnable.loss
     if spec.executor is ExecutorKind.OWN:
-        return own_executor(program, parts, plan, layout, recorder), parts
+        return own_executor(program, parts, plan, layout, rank, recorder), parts
     stages = relay_stages(program, plan.stages)
     number, replica = layout.seat(rank)
     pipeline = _pipeline_group(layout, replica)

@@ -1,0 +1,1 @@
+"""Predicted against measured runs: `python -m benchmarks.truth`."""
