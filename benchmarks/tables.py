@@ -1,4 +1,4 @@
-"""Writes the committed results into `docs/benchmarks.md` and `docs/tracing.md`: `python -m benchmarks.tables`.
+"""Writes the committed results into `docs/`: `python -m benchmarks.tables`.
 
 A section of these files between `<!-- NAME -->` and `<!-- end -->` is replaced by the tables of
 `benchmarks/results/NAME.json`, under one line on what they ran. Text outside stays.
@@ -18,7 +18,7 @@ from benchmarks.solving import SHIPPED
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
-PAGES = (PAGE, ROOT / "docs" / "tracing.md")
+PAGES = (PAGE, ROOT / "docs" / "tracing.md", ROOT / "docs" / "measuring.md")
 SECTION = re.compile(r"(<!-- (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PROVEN = 1e-6
 Row = dict[str, Any]
@@ -107,6 +107,14 @@ def architectures_table(rows: list[Row]) -> str:
     return "\n\n".join((markdown(("kind", "traced", "of"), kinds), markdown(columns, good), *failed))
 
 
+def measuring_table(rows: list[Row]) -> str:
+    """One line per model: sums against the whole, and two profiles against each other."""
+    columns = (
+        "model", "layers", "sum_ms", "whole_ms", "sum/whole", "split/backward", "apart", "reference", "verdict",
+    )  # fmt: skip
+    return markdown(columns, rows)
+
+
 def _rounded(row: Row) -> Row:
     values = {"objective": _digits(row.get("objective"), 6), "bound": _digits(row.get("bound"), 6)}
     values |= {"iteration_gap": _digits(row.get("iteration_gap"), 4)}
@@ -141,6 +149,7 @@ TABLES: dict[str, Callable[[Any], str]] = {
     "agreement": agreement_table,
     "architectures": architectures_table,
     "estimates": estimates_table,
+    "measuring": measuring_table,
     "proof-published": proof_tables,
     "proof-transformers": proof_tables,
     "scale": scale_tables,

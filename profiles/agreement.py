@@ -12,9 +12,6 @@ from profiles.model import ProfiledModel
 
 AGREEMENT_LIMIT = 0.03
 """Seconds of a stage that differ by more are not the same measurement (docs/measuring.md)."""
-HOST_LIMIT = 0.02
-"""Reference workloads that differ by more ran on another host, so to say: seven times in a row on a quiet one they were
-within 1.7 %."""
 NUM_STAGES = 4
 
 
@@ -57,7 +54,7 @@ class Agreement:
     @property
     def drifted(self) -> bool:
         """Whether the measurements themselves say that the host was not the same."""
-        return abs(self.reference or 0.0) > HOST_LIMIT or self.drift > AGREEMENT_LIMIT
+        return abs(self.reference or 0.0) > AGREEMENT_LIMIT or self.drift > AGREEMENT_LIMIT
 
     def verdict(self) -> str:
         """One sentence."""

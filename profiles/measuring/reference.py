@@ -32,7 +32,7 @@ class ReferenceWorkload:
         start = self._stopwatch.mark()
         first, second = self._weights
         inner = torch.nn.functional.gelu(self._input @ first)
-        (inner @ second).mean().backward()
+        torch.autograd.backward((inner @ second).mean())
         self.marks.append((start, self._stopwatch.mark()))
 
     @property
