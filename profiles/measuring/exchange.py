@@ -1,8 +1,9 @@
 """Messages between the ranks of a process group, timed in the state of use.
 
-One rank works for a moment, sends, and gets the message back from a rank that was waiting for it; half of the way there
-and back is one way. Plain ping-pong between barriers is useless on gloo: it showed 0.12 or 1.8 ms for the same message,
-depending on whether its threads had fallen asleep (our study of runs, section 4).
+The sender works, sends, and goes on working; the receiver waits, and notes when the message is there. Clocks of two
+hosts differ: the same is done the other way round, and in the mean of both ways the difference cancels. Plain ping-pong
+is useless on gloo: it showed 0.12 or 1.8 ms for the same message, depending on whether its threads had fallen asleep
+(our study of runs, section 4).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from planner.runtime.job import Seat
 
 WARM_UP = 3
 WORK_SIZE = {"cpu": 384, "cuda": 2048}
-"""Rows and columns of the product that the sender works on before it sends: about a millisecond."""
+"""Rows and columns of the product that the sender works on before and after it sends: about a millisecond."""
 
 PairSeconds = dict[tuple[int, int], dict[int, float]]
 """(rank, rank) -> message bytes -> median seconds one way."""
@@ -52,7 +53,7 @@ class LinksJob:
 def time_pairs(
     sizes: Sequence[int], repeats: int, device: torch.device, tick: Callable[[], None] = lambda: None
 ) -> PairSeconds:
-    """Every pair of ranks in turn, while all others wait. The first rank of a pair times; `tick` after each pair.
+    """Every pair of ranks in turn, while all others wait: what the first rank of each measured. `tick` after each pair.
 
     All ranks of the default process group call this together.
     """
@@ -61,45 +62,58 @@ def time_pairs(
     for pair in itertools.combinations(range(dist.get_world_size()), 2):
         dist.barrier()
         if mine in pair:
-            other = pair[1] if mine == pair[0] else pair[0]
-            seconds = {size: _time_messages(size, repeats, other, device, starts=mine == pair[0]) for size in sizes}
-            if mine == pair[0]:
+            link = _Link(pair[1] if mine == pair[0] else pair[0], device, is_first=mine == pair[0])
+            seconds = {size: link.one_way(size, repeats) for size in sizes}
+            if link.is_first:
                 found[pair] = seconds
         tick()
     return found
 
 
-def _time_messages(size: int, repeats: int, other: int, device: torch.device, *, starts: bool) -> float:
-    """Median seconds of one way (meaningless on the rank that only answers)."""
-    there = torch.ones(size, dtype=torch.uint8, device=device)
-    back = torch.empty_like(there)
-    matrix = torch.full((WORK_SIZE[device.type],) * 2, 0.5, device=device)
-    samples = []
-    for _ in range(WARM_UP + repeats):
-        if not starts:
-            _receive(back, other)
-            _send(back, other)
-            continue
-        torch.mm(matrix, matrix)
-        start = _now(device)
-        _send(there, other)
-        _receive(back, other)
-        samples.append((_now(device) - start) / 2)
-    return statistics.median(samples[WARM_UP:]) if starts else 0.0
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """One end of a pair: the rank at the other end, and who sends first."""
+
+    other: int
+    device: torch.device
+    is_first: bool
+
+    def one_way(self, size: int, repeats: int) -> float:
+        """Median seconds of a message, the mean of both ways; only the first rank's answer means anything."""
+        message = torch.ones(size, dtype=torch.uint8, device=self.device)
+        ways = [self._stamps(message, repeats, sends=sends) for sends in (self.is_first, not self.is_first)]
+        own = torch.tensor(ways, dtype=torch.float64, device=self.device)
+        theirs = torch.empty_like(own)
+        if not self.is_first:
+            _done(dist.isend(own, self.other))
+            return 0.0
+        _done(dist.irecv(theirs, self.other))
+        there, back = theirs[0] - own[0], own[1] - theirs[1]
+        return statistics.median(there.tolist()) / 2 + statistics.median(back.tolist()) / 2
+
+    def _stamps(self, message: torch.Tensor, repeats: int, *, sends: bool) -> list[float]:
+        """When each message was sent, or was there; without those that warm up."""
+        matrix = torch.full((WORK_SIZE[self.device.type],) * 2, 0.5, device=self.device)
+        stamps = []
+        for _ in range(WARM_UP + repeats):
+            if sends:
+                torch.mm(matrix, matrix)
+                stamps.append(_now(self.device))
+                sending = dist.isend(message, self.other)
+                torch.mm(matrix, matrix)
+                _done(sending)
+            else:
+                _done(dist.irecv(message, self.other))
+                stamps.append(_now(self.device))
+        return stamps[WARM_UP:]
 
 
-def _send(tensor: torch.Tensor, to: int) -> None:
-    work: Any = dist.isend(tensor, to)
-    work.wait()
-
-
-def _receive(tensor: torch.Tensor, source: int) -> None:
-    work: Any = dist.irecv(tensor, source)
+def _done(work: Any) -> None:
     work.wait()
 
 
 def _now(device: torch.device) -> float:
-    """Wall clock, when the device has done what it was given."""
+    """The host's clock, when the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
