@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -75,7 +75,17 @@ class Worker:
     @property
     def actions(self) -> tuple[Action, ...]:
         """The passes with their microbatches. O(actions)."""
-        return tuple(_numbered(self.order))
+        return tuple(Action(p.stage, p.kind, microbatch) for p, microbatch in self.numbered)
+
+    @property
+    def numbered(self) -> Iterator[tuple[Pass, int]]:
+        """Every pass of the order and its microbatch."""
+        counts: dict[tuple[int, str], int] = {}
+        for p in self.order:
+            counter = (p.stage, _COUNTER[p.kind])
+            at = counts.get(counter, 0)
+            counts[counter] = at + 1
+            yield p, p.microbatches[at]
 
 
 class Schedule(Protocol):
@@ -141,17 +151,6 @@ def alternate(*orders: Order) -> Order:
 
 def _forwards_if(forward_only: bool, order: Order) -> Order:
     return [p for p in order if p.kind is ActionKind.FORWARD] if forward_only else order
-
-
-def _numbered(order: Order) -> list[Action]:
-    counts: dict[tuple[int, str], int] = {}
-    actions = []
-    for p in order:
-        counter = (p.stage, _COUNTER[p.kind])
-        at = counts.get(counter, 0)
-        counts[counter] = at + 1
-        actions.append(Action(p.stage, p.kind, p.microbatches[at]))
-    return actions
 
 
 _COUNTER = {

@@ -17,7 +17,7 @@ from planner.errors import InternalError
 
 @dataclass(slots=True, kw_only=True)
 class Task:
-    """One thing that happens.
+    """One thing that happens. `str(label)` is its name: a text, or what makes one when somebody asks.
 
     `seconds` is how long until what waits for it may go on, `occupied_s` how long its `resources` are taken
     (None: as long; a transfer's latency, say, occupies nothing). `queue` is the worker in whose order it stands.
@@ -25,7 +25,7 @@ class Task:
     both on the memory account `account`.
     """
 
-    label: str
+    label: object
     category: str
     seconds: float
     resources: tuple[int, ...] = ()
@@ -71,27 +71,21 @@ def simulate(tasks: Sequence[Task], num_resources: int, dispatch: Dispatch = fix
 
 
 class _Engine:
+    """One run. `missing` counts the needs of a task that have not ended, `loose` are ready tasks outside queues in the
+    order in which they became ready, with that number; `parked` those that wait for a resource, by the resource."""
+
     def __init__(self, tasks: Sequence[Task], num_resources: int, dispatch: Dispatch) -> None:
         self.tasks, self.dispatch = tasks, dispatch
-        self.missing = [len(set(task.needs)) for task in tasks]
+        self.missing, self.after = _waiting(tasks)
         self.ready = [count == 0 for count in self.missing]
-        self.after: list[list[int]] = [[] for _ in tasks]
-        for number, task in enumerate(tasks):
-            for need in set(task.needs):
-                self.after[need].append(number)
         self.free = [True] * num_resources
-        self.queues: dict[int, list[int]] = {}
-        self.head: dict[int, int] = {}
-        for number, task in enumerate(tasks):
-            if task.queue is not None:
-                self.queues.setdefault(task.queue, []).append(number)
-        self.queues_on: dict[int, set[int]] = {}
-        for queue, numbers in self.queues.items():
-            for number in numbers:
-                for resource in tasks[number].resources:
-                    self.queues_on.setdefault(resource, set()).add(queue)
+        self.queues = _queues(tasks)
+        self.head = dict.fromkeys(self.queues, 0)
+        self.queues_on = _queues_on(tasks, num_resources)
         self.awake = set(self.queues)
-        self.loose = [n for n, task in enumerate(tasks) if task.queue is None and self.ready[n]]
+        self.loose = list(enumerate(n for n, task in enumerate(tasks) if task.queue is None and self.ready[n]))
+        self.num_loose = len(self.loose)
+        self.parked: list[list[tuple[int, int]]] = [[] for _ in range(num_resources)]
         self.events: list[tuple[float, int, bool]] = []
         self.start = [-1.0] * len(tasks)
         self.end = [-1.0] * len(tasks)
@@ -100,76 +94,116 @@ class _Engine:
         self.now = 0.0
 
     def run(self) -> Run:
+        events = self.events
         self._start_what_can()
-        while self.events:
-            self.now = self.events[0][0]
-            while self.events and self.events[0][0] == self.now:
-                _, number, is_end = heapq.heappop(self.events)
-                self._free(number)
+        while events:
+            self.now = events[0][0]
+            while events and events[0][0] == self.now:
+                _, number, is_end = heapq.heappop(events)
+                if self.end[number] < 0:
+                    self._free(number)
                 if is_end:
                     self._finish(number)
             self._start_what_can()
         stuck = [task.label for task, end in zip(self.tasks, self.end, strict=True) if end < 0]
         if stuck:
-            raise InternalError(f"the simulation is stuck: {len(stuck)} tasks never start, the first is {stuck[0]!r}")
+            raise InternalError(f"the simulation is stuck: {len(stuck)} tasks never start, the first is '{stuck[0]}'")
         return Run(start_s=self.start, end_s=self.end, peak_bytes=self.peak)
 
     def _start_what_can(self) -> None:
-        self.loose = [n for n in self.loose if not self._try(n)]
+        if self.loose:
+            loose, self.loose = sorted(self.loose), []
+            for entry in loose:
+                taken = self._try(entry[1])
+                if taken is not None:
+                    self.parked[taken].append(entry)
         awake, self.awake = sorted(self.awake), set()
         for queue in awake:
             self._advance(queue)
 
     def _advance(self, queue: int) -> None:
         """Start the queue's next task if it may; zero-length tasks let the next one follow at once."""
-        waiting = self.queues[queue]
-        at = self.head.get(queue, 0)
+        waiting, at = self.queues[queue], self.head[queue]
         if at >= len(waiting):
             return
         number = waiting[at] if self.dispatch is fixed_order else self.dispatch(waiting[at:], self.ready)
-        if number is None or not self.ready[number] or not self._try(number):
+        if number is None or not self.ready[number] or self._try(number) is not None:
             return
         if self.dispatch is not fixed_order:
             waiting.remove(number)
             waiting.insert(at, number)
         self.head[queue] = at + 1
 
-    def _try(self, number: int) -> bool:
-        task = self.tasks[number]
-        if not all(self.free[r] for r in task.resources):
-            return False
+    def _try(self, number: int) -> int | None:
+        """Start the task; or a resource of it that is taken."""
+        task, free = self.tasks[number], self.free
         for resource in task.resources:
-            self.free[resource] = False
+            if not free[resource]:
+                return resource
+        for resource in task.resources:
+            free[resource] = False
         self.start[number] = self.now
-        end = self.now + task.seconds
         if task.occupied_s is not None and task.occupied_s < task.seconds:
             heapq.heappush(self.events, (self.now + task.occupied_s, number, False))
-        heapq.heappush(self.events, (end, number, True))
+        heapq.heappush(self.events, (self.now + task.seconds, number, True))
         if task.acquire:
-            self.held[task.account] = self.held.get(task.account, 0) + task.acquire
-            self.peak[task.account] = max(self.peak.get(task.account, 0), self.held[task.account])
-        return True
+            held = self.held[task.account] = self.held.get(task.account, 0) + task.acquire
+            if held > self.peak.get(task.account, 0):
+                self.peak[task.account] = held
+        return None
 
     def _free(self, number: int) -> None:
-        """Give the task's resources back, once: at the end of its occupation."""
-        task = self.tasks[number]
-        if self.end[number] < 0:
-            self.end[number] = self.now
-            for resource in task.resources:
-                self.free[resource] = True
-                self.awake |= self.queues_on.get(resource, set())
+        """Give the task's resources back, once: at the end of its occupation. Whoever waits for them looks again."""
+        self.end[number] = self.now
+        for resource in self.tasks[number].resources:
+            self.free[resource] = True
+            self.awake.update(self.queues_on[resource])
+            if self.parked[resource]:
+                self.loose += self.parked[resource]
+                self.parked[resource] = []
 
     def _finish(self, number: int) -> None:
-        task = self.tasks[number]
+        task, missing = self.tasks[number], self.missing
         self.end[number] = self.now
         if task.release:
             self.held[task.account] -= task.release
         for follower in self.after[number]:
-            self.missing[follower] -= 1
-            if not self.missing[follower]:
+            missing[follower] -= 1
+            if not missing[follower]:
                 self.ready[follower] = True
                 queue = self.tasks[follower].queue
                 if queue is None:
-                    self.loose.append(follower)
+                    self.loose.append((self.num_loose, follower))
+                    self.num_loose += 1
                 else:
                     self.awake.add(queue)
+
+
+def _waiting(tasks: Sequence[Task]) -> tuple[list[int], list[list[int]]]:
+    """Per task, how many it needs, and which need it."""
+    missing, after = [0] * len(tasks), [list[int]() for _ in tasks]
+    for number, task in enumerate(tasks):
+        needs = task.needs if len(task.needs) < 2 else set(task.needs)
+        missing[number] = len(needs)
+        for need in needs:
+            after[need].append(number)
+    return missing, after
+
+
+def _queues(tasks: Sequence[Task]) -> dict[int, list[int]]:
+    """The tasks of every queue in order."""
+    queues: dict[int, list[int]] = {}
+    for number, task in enumerate(tasks):
+        if task.queue is not None:
+            queues.setdefault(task.queue, []).append(number)
+    return queues
+
+
+def _queues_on(tasks: Sequence[Task], num_resources: int) -> list[set[int]]:
+    """Per resource, the queues with tasks that take it."""
+    found = [set[int]() for _ in range(num_resources)]
+    for task in tasks:
+        if task.queue is not None:
+            for resource in task.resources:
+                found[resource].add(task.queue)
+    return found

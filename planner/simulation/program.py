@@ -8,12 +8,13 @@ passes of the others go on meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from planner.costs.model import PricedPlan, PricedTransfer
 from planner.problem import Problem
-from planner.schedules import SCHEDULES, Worker
+from planner.schedules import SCHEDULES, Pass, Worker
 from planner.simulation.engine import Task
 from planner.simulation.flows import pass_seconds
 from planner.simulation.tails import tied_sums
@@ -56,27 +57,56 @@ def running_workers(priced: PricedPlan) -> tuple[Worker, ...]:
     )
 
 
+class _Name(NamedTuple):
+    """The name of a pass, made when somebody reads it: there are many, and few are read."""
+
+    stage: int
+    kind: ActionKind
+    microbatch: int
+
+    def __str__(self) -> str:
+        return str(Action(*self))
+
+
+class _SendName(NamedTuple):
+    """The name of a transfer."""
+
+    made: object
+    read: object
+
+    def __str__(self) -> str:
+        return f"send {self.made} -> {self.read}"
+
+
+NONE = -1
+"""In place of a task's number: no worker runs this pass."""
+
+Numbers = list[int]
+"""Per microbatch the number of a task, or `NONE`."""
+
+
 class _Builder:
     def __init__(self, problem: Problem, priced: PricedPlan) -> None:
         self.problem, self.priced = problem, priced
         self.workers = running_workers(priced)
         self.program = Program(workers=self.workers)
         self.wires = Wires(problem=problem, priced=priced, workers=self.workers, first=2 * len(self.workers))
-        self.task_of: dict[Action, int] = {}
+        self.forwards, self.gradients, self.weights = (self._numbers() for _ in range(3))
+        self.last: list[dict[int, int]] = [{} for _ in priced.stages]
         self.blocking = problem.workload.communication is Communication.BLOCKING
+
+    def _numbers(self) -> list[Numbers]:
+        """Per stage and microbatch, no task yet."""
+        return [[NONE] * self.priced.plan.num_microbatches for _ in self.priced.stages]
 
     def build(self) -> Program:
         for number, worker in enumerate(self.workers):
-            for action in worker.actions:
-                self._add_action(number, action)
-        for action, number in self.task_of.items():
-            if action.kind in GRADIENTS:
-                self._need(number, Action(action.stage, ActionKind.FORWARD, action.microbatch))
-            elif action.kind is ActionKind.WEIGHT_GRADIENT:
-                self._need(number, Action(action.stage, ActionKind.INPUT_GRADIENT, action.microbatch))
+            self._add_passes(number, worker)
+        for stage in range(len(self.priced.stages)):
+            self._after(self.forwards[stage], self.gradients[stage])
+            self._after(self.gradients[stage], self.weights[stage])
         for transfer in self.priced.transfers:
-            for microbatch in range(self.priced.plan.num_microbatches):
-                self._add_transfer(transfer, microbatch)
+            self._add_transfers(transfer)
         self._add_tails()
         self.program.num_resources = self.wires.num_resources
         return self.program
@@ -85,92 +115,89 @@ class _Builder:
         self.program.tasks.append(task)
         return len(self.program.tasks) - 1
 
-    def _add_action(self, worker: int, action: Action) -> None:
-        stage = self.priced.stages[action.stage]
-        change = stage.kept.change(action.kind)
-        self.task_of[action] = self._add(
-            Task(
-                label=str(action),
+    def _add_passes(self, number: int, worker: Worker) -> None:
+        """The worker's passes in order, and which is the last of each of its stages."""
+        of_kind = {p: self._kind(p) for p in set(worker.order)}
+        for p, microbatch in worker.numbered:
+            seconds, change, numbers = of_kind[p]
+            task = Task(
+                label=_Name(p.stage, p.kind, microbatch),
                 category="compute",
-                seconds=pass_seconds(stage, action.kind),
-                resources=(worker,),
-                queue=worker,
-                account=worker,
+                seconds=seconds,
+                resources=(number,),
+                queue=number,
+                account=number,
                 acquire=max(0, change),
                 release=max(0, -change),
             )
-        )
+            numbers[microbatch] = self.last[p.stage][number] = self._add(task)
 
-    def _need(self, task: int, before: Action) -> None:
-        if before in self.task_of:
-            self.program.tasks[task].needs.append(self.task_of[before])
+    def _kind(self, p: Pass) -> tuple[float, int, Numbers]:
+        """Seconds of these passes, the bytes that they take or give back, and where their numbers are kept."""
+        stage = self.priced.stages[p.stage]
+        numbers = {ActionKind.FORWARD: self.forwards, ActionKind.WEIGHT_GRADIENT: self.weights}
+        return pass_seconds(stage, p.kind), stage.kept.change(p.kind), numbers.get(p.kind, self.gradients)[p.stage]
 
-    def _add_transfer(self, transfer: PricedTransfer, microbatch: int) -> None:
+    def _after(self, first: Numbers, then: Numbers) -> None:
+        """What the passes of a microbatch wait for on their own worker."""
+        for before, task in zip(first, then, strict=True):
+            if before != NONE and task != NONE:
+                self.program.tasks[task].needs.append(before)
+
+    def _add_transfers(self, transfer: PricedTransfer) -> None:
+        """Of every microbatch its activations, then its gradients: what becomes ready together goes in this order."""
         a, b = transfer.source, transfer.target
-        self._send(
-            transfer,
-            Action(a, ActionKind.FORWARD, microbatch),
-            Action(b, ActionKind.FORWARD, microbatch),
-            transfer.forward_bytes,
-        )
-        if self.wires.has_gradient(transfer):
-            self._send(
-                transfer,
-                self._gradient(b, microbatch),
-                self._gradient(a, microbatch),
-                transfer.backward_bytes,
-            )
+        send = self._sender(transfer, (a, b), transfer.forward_bytes)
+        send_back = self._sender(transfer, (b, a), transfer.backward_bytes)
+        back = self.wires.has_gradient(transfer)
+        for microbatch in range(self.priced.plan.num_microbatches):
+            send(microbatch, self.forwards[a][microbatch], self.forwards[b][microbatch])
+            if back:
+                send_back(microbatch, self.gradients[b][microbatch], self.gradients[a][microbatch])
 
-    def _gradient(self, stage: int, microbatch: int) -> Action:
-        """What gives the gradient of the stage's input: I where the backward pass is split, else B."""
-        split = Action(stage, ActionKind.INPUT_GRADIENT, microbatch)
-        return split if split in self.task_of else Action(stage, ActionKind.BACKWARD, microbatch)
-
-    def _send(self, transfer: PricedTransfer, made: Action, read: Action, num_bytes: int) -> None:
-        if read not in self.task_of or made not in self.task_of:
-            return
-        reader = self.program.tasks[self.task_of[read]]
-        if not num_bytes or self._worker(made) == self._worker(read):
-            reader.needs.append(self.task_of[made])
-            return
-        wire = num_bytes / transfer.share
+    def _sender(self, transfer: PricedTransfer, stages: tuple[int, int], num_bytes: int) -> Callable[..., None]:
+        """What adds one transfer from the first of these stages to the second: (microbatch, maker, reader) tasks."""
+        wire, tasks = num_bytes / transfer.share, self.program.tasks
         seconds = transfer.route.seconds(wire)
-        ends = (self._worker(made), self._worker(read))
-        links = self.wires.links(made.stage, read.stage, made.microbatch)
-        sent = self._add(
-            Task(
-                label=f"send {made} -> {read}",
+        occupied_s = None if self.blocking else wire / transfer.route.bandwidth_bytes_per_s
+        taken: dict[tuple[int | None, int | None], tuple[int, ...]] = {}
+
+        def send(microbatch: int, made: int, read: int) -> None:
+            if NONE in (made, read):
+                return
+            maker, reader = tasks[made], tasks[read]
+            ends = maker.queue, reader.queue
+            if not num_bytes or ends[0] == ends[1]:
+                reader.needs.append(made)
+                return
+            if ends not in taken:
+                taken[ends] = self._resources(*stages, microbatch)
+            task = Task(
+                label=_SendName(maker.label, reader.label),
                 category="transfer",
                 seconds=seconds,
-                occupied_s=None if self.blocking else wire / transfer.route.bandwidth_bytes_per_s,
-                resources=self._blocked(ends) + links if self.blocking else links,
-                needs=[self.task_of[made]],
+                occupied_s=occupied_s,
+                resources=taken[ends],
+                needs=[made],
             )
-        )
-        reader.needs.append(sent)
+            reader.needs.append(self._add(task))
 
-    def _worker(self, action: Action) -> int:
-        return self.wires.worker(action.stage, action.microbatch)
+        return send
 
-    def _blocked(self, ends: tuple[int, int]) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(ends))
+    def _resources(self, made: int, read: int, microbatch: int) -> tuple[int, ...]:
+        """What a transfer between two stages occupies: its links, and under blocking transfers the workers as well."""
+        links = self.wires.links(made, read, microbatch)
+        ends = (self.wires.worker(stage, microbatch) for stage in (made, read))
+        return (*ends, *links) if self.blocking else links
 
     def _add_tails(self) -> None:
         if self.problem.training is None:
             return
-        last = [self._last_backwards(stage) for stage in range(len(self.priced.stages))]
+        last = [list(tasks.values()) for tasks in self.last]
         done = [self._tail(s, "all-reduce", p.seconds.all_reduce_s, last[s]) for s, p in enumerate(self.priced.stages)]
         tied = self._add_tied(done)
         for number, stage in enumerate(self.priced.stages):
             self._tail(number, "optimizer", stage.seconds.optimizer_s, tied[number])
-
-    def _last_backwards(self, stage: int) -> list[int]:
-        """The last task of each of the stage's workers that belongs to the stage."""
-        found: dict[int, int] = {}
-        for action, task in self.task_of.items():
-            if action.stage == stage:
-                found[self._worker(action)] = max(task, found.get(self._worker(action), -1))
-        return list(found.values())
 
     def _tail(self, stage: int, label: str, seconds: float, needs: list[int]) -> list[int]:
         """A task on all workers of the stage; nothing where it takes no time."""
