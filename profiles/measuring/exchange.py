@@ -89,7 +89,7 @@ class _Link:
             return 0.0
         _done(dist.irecv(theirs, self.other))
         there, back = theirs[0] - own[0], own[1] - theirs[1]
-        return statistics.median(there.tolist()) / 2 + statistics.median(back.tolist()) / 2
+        return float(statistics.median(there.tolist()) + statistics.median(back.tolist())) / 2
 
     def _stamps(self, message: torch.Tensor, repeats: int, *, sends: bool) -> list[float]:
         """When each message was sent, or was there; without those that warm up."""
