@@ -336,10 +336,12 @@ class ChainSpace:
         """The least memory of the class's devices."""
         return self._limit(config)
 
-    def workspace_bytes(self, config: Config) -> int:
-        """The most that a stage needs while it runs, beside what it keeps: stages of one device share it."""
-        parts = self._interval_parts(config)
-        return int(np.max(parts.workspace_bytes) + np.max(parts.largest_activation_bytes))
+    def shared_bytes(self, level: Level, config: Config) -> tuple[Array, Array]:
+        """What stages of one device have together only once: what recomputation makes again, and workspace."""
+        setting = self._setting(level, config, GroupRoutes())
+        memory = stage_memory(self.problem, self._interval_parts(config), setting, 0)
+        zeros = np.zeros((self.num_layers + 1, self.num_layers + 1))
+        return zeros + memory["activations_bytes"], zeros + memory["workspace_bytes"]
 
     def _priced(self, level: Level, config: Config, routes: GroupRoutes) -> tuple[Array, Array]:
         """Seconds of both passes, and of the tail."""

@@ -55,9 +55,9 @@ class Clock:
         """Nothing is left from now on."""
         self._end = time.monotonic()
 
-    def left_s(self) -> float:
-        """Seconds until the limit, never negative."""
-        return max(0.0, self._end - time.monotonic())
+    def left_s(self, grace_s: float = 0.0) -> float:
+        """Seconds until the limit and `grace_s` more, never negative."""
+        return max(0.0, self._end + grace_s - time.monotonic())
 
     def expired(self) -> bool:
         """Whether the limit is reached."""

@@ -18,7 +18,9 @@ from planner.verify import verify
 from planner.workload import ReplicaMode
 
 MAX_LAYERS = 1500
-"""Up to so many layers tables of intervals say whether a split has room."""
+TABLES_S = 3e-6
+"""Up to so many layers tables of intervals say whether a split has room, where there is time to make them: so many
+seconds for each pair of layers, on a busy machine."""
 WORTH_TRYING = 1.0
 """Shapes whose estimate is more than this times the best plan's value are not tried."""
 
@@ -104,6 +106,8 @@ def _shapes(context: SearchContext, groups: list[Group]) -> list[tuple[float, tu
     found = []
     for (size, count), stages in product(context.batches(), _stage_counts(context, len(groups))):
         replicas = len(groups) // stages
+        if size % replicas and not dealt:
+            continue
         if not spreads_experts(work, context.options.replica_mode, replicas):
             continue
         sharers = 1 if dealt else replicas
@@ -131,7 +135,9 @@ class _Room:
         self.context, self.spaces = context, dict[tuple[int, int], ChainSpace]()
         self.classes = device_classes(context.problem, work.tensor)
         split = context.options.replica_mode is ReplicaMode.SPLIT
-        self.known = split and len(self.classes) == 1 and len(context.problem.index) <= MAX_LAYERS
+        num_layers = len(context.problem.index)
+        in_time = TABLES_S * num_layers**2 <= context.clock.left_s()
+        self.known = split and len(self.classes) == 1 and num_layers <= MAX_LAYERS and in_time
 
     def levels(self, groups: int, num_stages: int, batch: tuple[int, int]) -> Sequence[Level]:
         """The levels that are worth trying; all where no table says."""

@@ -7,8 +7,9 @@ microbatches, a uniform interleaved pipeline takes
     (M + (P - 1) / v) T / P                                           (Narayanan et al. 2021, section 2.2)
 
 For each shape the layers are cut into P v intervals such that the longest is as short as can be (bisection over the
-length, greedy filling), then cuts move by single layers while that relieves the busiest rank. All stages have the first
-level that fits. It proves nothing: the schedules' orders decide, and these are simulated.
+length, greedy filling), then cuts move by single layers while that relieves the busiest rank. Then stages of ranks
+without room recompute, one after the other, those first that save most bytes for a second; ZeRO is one for all stages.
+It proves nothing: the schedules' orders decide, and these are simulated.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from planner.costs.objective import objective_s
 from planner.errors import InputError
 from planner.joint import spreads_experts
 from planner.optimizers._chain_settings import asked_of
-from planner.optimizers._chain_space import ChainSpace, Config, device_classes
+from planner.optimizers._chain_space import ChainSpace, device_classes
+from planner.optimizers._virtual_levels import Rooms, Shape, shard_of, uniform_pipeline_s
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
 from planner.options import Level, Objective, Replication
 from planner.plan import Plan, Stage
-from planner.schedules import SCHEDULES, Kept, PipelineShape, Placement, rank_at
+from planner.schedules import SCHEDULES, PipelineShape, Placement
 from planner.verify import priced_and_verified
 from planner.workload import ReplicaMode
 
@@ -44,6 +46,8 @@ MAX_LAYERS = 1500
 """As for `chain_dp`: tables of intervals."""
 MOVES = 200
 """Cuts that are moved at most."""
+RESERVES = (0.0, 0.01, 0.03, 0.1)
+"""Shares of the memory that are left free where a plan does not fit after all."""
 
 
 @OPTIMIZERS.register
@@ -103,20 +107,6 @@ class _Idea:
     stages: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shape:
-    """An idea with its prices."""
-
-    placement: Placement
-    space: ChainSpace
-    config: Config
-    ranks: int
-    stages: int
-
-    def rank(self, stage: int) -> int:
-        return rank_at(self.placement, stage, self.ranks)
-
-
 def _ideas(context: SearchContext, placement: Placement, groups: int) -> list[_Idea]:
     """All of them, the most promising first. O(batches x degrees x layers)."""
     found = list[_Idea]()
@@ -140,7 +130,7 @@ def _of_degree(
     for per_rank in range(2, most + 1) if wanted else sorted({most, -(-most // 2), -(-most // 4), 2}):
         if wanted in (None, ranks * per_rank) and per_rank > 1:
             yield _Idea(
-                estimate_s=_estimate_s(count, ranks, ranks * per_rank, whole),
+                estimate_s=uniform_pipeline_s(count, ranks, ranks * per_rank, whole),
                 placement=placement,
                 batch=batch,
                 degree=degree,
@@ -149,7 +139,7 @@ def _of_degree(
             )
 
 
-def _shapes(context: SearchContext, placement: Placement, classes: list[list[Group]], best: float) -> Iterator[_Shape]:
+def _shapes(context: SearchContext, placement: Placement, classes: list[list[Group]], best: float) -> Iterator[Shape]:
     """The ideas better than `best` whose weights and states have room, with their prices."""
     spaces: dict[tuple[tuple[int, int], int], ChainSpace] = {}
     for idea in _ideas(context, placement, len(classes[0])):
@@ -160,9 +150,7 @@ def _shapes(context: SearchContext, placement: Placement, classes: list[list[Gro
             spaces[key] = ChainSpace(context, context.schedules[0], idea.batch, (idea.degree,), classes=classes)
         space = spaces[key]
         if space.configs and _has_room(space, idea.ranks):
-            yield _Shape(
-                placement=placement, space=space, config=space.configs[0], ranks=idea.ranks, stages=idea.stages
-            )
+            yield Shape(placement=placement, space=space, config=space.configs[0], ranks=idea.ranks, stages=idea.stages)
 
 
 def _has_room(space: ChainSpace, ranks: int) -> bool:
@@ -175,29 +163,29 @@ def _has_room(space: ChainSpace, ranks: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """A shape with its cuts, a schedule and the first level that may fit; `estimate_s` at that level."""
+    """A shape with its cuts, a schedule and levels of its stages that may fit; `estimate_s` at these."""
 
-    shape: _Shape
+    shape: Shape
     cuts: list[int]
     schedule: str
-    level: Level
+    rooms: Rooms
+    levels: tuple[Level, ...]
     estimate_s: float
 
 
-def _trials(shape: _Shape, names: list[str]) -> Iterator[_Trial]:
-    """One per schedule under which some level may fit."""
+def _trials(shape: Shape, names: list[str]) -> Iterator[_Trial]:
+    """One per schedule under which some levels may fit."""
     cuts = _cuts(shape)
     for name in names if cuts else ():
         assert cuts is not None
         if not _is_legal(name, _pipeline(shape)):
             continue
-        holding = Holding(SCHEDULES[name], _pipeline(shape))
-        fitting = (level for level in shape.space.levels if _may_fit(shape, level, cuts, holding))
-        level = next(fitting, None)
-        if level is not None:
-            whole = float(shape.space.passes(level, shape.config)[0, shape.space.num_layers])
-            estimate_s = _estimate_s(shape.space.num_microbatches, shape.ranks, shape.stages, whole)
-            yield _Trial(shape=shape, cuts=cuts, schedule=name, level=level, estimate_s=estimate_s)
+        rooms = Rooms(shape, cuts, Holding(SCHEDULES[name], _pipeline(shape)))
+        choices = [levels for shard in rooms.shards() if (levels := rooms.levels(shard, shape.limit)) is not None]
+        levels = min(choices, key=rooms.estimate_s, default=None)
+        if levels is not None:
+            estimate_s = rooms.estimate_s(levels)
+            yield _Trial(shape=shape, cuts=cuts, schedule=name, rooms=rooms, levels=levels, estimate_s=estimate_s)
 
 
 def _is_legal(schedule: str, pipeline: PipelineShape) -> bool:
@@ -208,12 +196,7 @@ def _is_legal(schedule: str, pipeline: PipelineShape) -> bool:
     return True
 
 
-def _estimate_s(count: int, ranks: int, stages: int, whole_s: float) -> float:
-    """The formula of the module."""
-    return (count + (ranks - 1) * ranks / stages) * whole_s / ranks
-
-
-def _pipeline(shape: _Shape) -> PipelineShape:
+def _pipeline(shape: Shape) -> PipelineShape:
     """The shape as schedules see it."""
     return PipelineShape(
         num_stages=shape.stages,
@@ -224,10 +207,12 @@ def _pipeline(shape: _Shape) -> PipelineShape:
 
 
 def _candidate(context: SearchContext, trial: _Trial) -> Candidate | None:
-    """The trial's plan at its level, or at the next that fits."""
-    levels = trial.shape.space.levels
-    for level in levels[levels.index(trial.level) :]:
-        plan = _plan(context, trial.shape, trial.cuts, level, trial.schedule)
+    """The trial's plan at its levels, or at those for a little less memory: what stages share is only estimated."""
+    for reserve in RESERVES:
+        levels = trial.rooms.levels(shard_of(trial.levels[0]), trial.shape.limit * (1 - reserve))
+        if levels is None:
+            break
+        plan = _plan(context, trial.shape, trial.cuts, levels, trial.schedule)
         priced, wrong = priced_and_verified(plan, context.problem, context.costs)
         if priced is not None and not wrong:
             value = objective_s(context.problem, priced, context.options.objective, context.search_model)
@@ -235,20 +220,7 @@ def _candidate(context: SearchContext, trial: _Trial) -> Candidate | None:
     return None
 
 
-def _may_fit(shape: _Shape, level: Level, cuts: list[int], holding: Holding) -> bool:
-    """Whether every rank has room for what its stages always hold and keep at once: quick, and necessary."""
-    space, config = shape.space, shape.config
-    limit, always, one = space.limit_bytes(config), *(space.excess_at(level, config, held) for held in (0, 1))
-    intervals = list(pairwise(cuts))
-    peaks = holding.peak_bytes([Kept(from_forward=int((one - always)[i, j])) for i, j in intervals])
-    needs = [float(peaks[rank]) for rank in range(shape.ranks)]  # stage r < P is on rank r
-    for s, (i, j) in enumerate(intervals):
-        needs[shape.rank(s)] += float(always[i, j]) + limit
-    shared = (shape.stages // shape.ranks) * float(space.workspace_bytes(config))
-    return max(needs) - shared <= limit
-
-
-def _plan(context: SearchContext, shape: _Shape, cuts: list[int], level: Level, schedule: str) -> Plan:
+def _plan(context: SearchContext, shape: Shape, cuts: list[int], levels: tuple[Level, ...], schedule: str) -> Plan:
     space, layers, replicas = shape.space, context.problem.index.layers, shape.config.replicas
     groups = space.classes[0]
     return Plan(
@@ -263,7 +235,7 @@ def _plan(context: SearchContext, shape: _Shape, cuts: list[int], level: Level, 
                 zero=level.zero,
                 reshard=level.reshard,
             )
-            for s, (i, j) in enumerate(pairwise(cuts))
+            for s, (level, (i, j)) in enumerate(zip(levels, pairwise(cuts), strict=True))
         ),
         schedule=schedule,
         microbatch_size=space.microbatch_size,
@@ -272,7 +244,7 @@ def _plan(context: SearchContext, shape: _Shape, cuts: list[int], level: Level, 
     )
 
 
-def _cuts(shape: _Shape) -> list[int] | None:
+def _cuts(shape: Shape) -> list[int] | None:
     """Positions at which the stages start, and the end; None where the layers cannot be cut so often."""
     passes = shape.space.passes(shape.space.levels[0], shape.config)
     places = [int(j) for j in np.flatnonzero(shape.space.may_cut)]
@@ -315,7 +287,7 @@ def _divided(passes: Array, places: list[int], cuts: list[int], stages: int) -> 
     return sorted({place for ends in within for place in ends})
 
 
-def _relieved(shape: _Shape, passes: Array, places: set[int], cuts: list[int]) -> list[int]:
+def _relieved(shape: Shape, passes: Array, places: set[int], cuts: list[int]) -> list[int]:
     """Move cuts next to the busiest rank's stages while the sorted loads of the ranks get smaller."""
     loads = _loads(shape, passes, cuts)
     for _ in range(MOVES):
@@ -331,7 +303,7 @@ def _relieved(shape: _Shape, passes: Array, places: set[int], cuts: list[int]) -
     return cuts
 
 
-def _loads(shape: _Shape, passes: Array, cuts: list[int]) -> list[float]:
+def _loads(shape: Shape, passes: Array, cuts: list[int]) -> list[float]:
     """Seconds of both passes per rank."""
     loads = [0.0] * shape.ranks
     for s, (i, j) in enumerate(pairwise(cuts)):
