@@ -18,7 +18,7 @@ from benchmarks.solving import SHIPPED
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
-PAGES = (PAGE, ROOT / "docs" / "tracing.md", ROOT / "docs" / "measuring.md")
+PAGES = (PAGE, ROOT / "docs" / "tracing.md", ROOT / "docs" / "truth.md", ROOT / "docs" / "measuring.md")
 SECTION = re.compile(r"(<!-- (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PROVEN = 1e-6
 Row = dict[str, Any]
@@ -115,6 +115,73 @@ def measuring_table(rows: list[Row]) -> str:
     return markdown(columns, rows)
 
 
+def truth_table(values: Row) -> str:
+    """The figures over all runs, then run by run; memory of the rank that needs most."""
+    figures = [
+        {"what": what.replace("_", " "), "runs": of.get("clean_runs", of.get("ranks"))}
+        | {name: _percent(of[f"{prefix}{name}"]).removeprefix("+") for name in ("median", "p90", "worst", "bias")}
+        for what, of, prefix in _truth_figures(values["summary"])
+    ]
+    time = values["summary"]["time"]
+    rows = [_truth_row(row) for model in values["models"].values() for row in model["rows"] if "measured_s" in row]
+    columns = ("model", "plan", "clean", "measured ms", "predicted", "host drift", "simulator", "peak MB", "simulated",
+               "estimated")  # fmt: skip
+    return "\n\n".join(
+        (
+            markdown(("what", "runs", "median", "p90", "worst", "bias"), figures),
+            f"Largest regret of the plan predicted best: {_percent(time['worst_regret']).removeprefix('+')}; "
+            f"Kendall's tau over pairs of one model and batch: {_digits(time['kendall_tau'], 2)}.",
+            markdown(columns, rows),
+        )
+    )
+
+
+def _truth_figures(summary: Row) -> list[tuple[str, Row, str]]:
+    return [
+        ("iteration time", summary["time"], ""),
+        ("iteration time, host drift taken out", summary["time"], "without_drift_"),
+        ("simulator alone, with the run's own CPU seconds", summary["time"], "replay_"),
+        ("peak memory, simulated at allocator level", summary["memory_simulated"], ""),
+        ("peak memory, the planner's estimate", summary["memory_estimated"], ""),
+    ]
+
+
+def _truth_row(row: Row) -> Row:
+    most = max(row["ranks"], key=lambda rank: rank["measured_bytes"])
+    return {
+        "model": row["model"],
+        "plan": row["plan"],
+        "clean": row["num_clean"],
+        "measured ms": _digits(1e3 * row["measured_s"], 1),
+        "predicted": _percent(row["predicted_s"] / row["measured_s"] - 1),
+        "host drift": _percent(row["drift"]),
+        "simulator": _percent(row["replayed_s"] / row["measured_s"] - 1),
+        "peak MB": _digits(most["measured_bytes"] / 1e6, 0),
+        "simulated": _percent(most["simulated_bytes"] / most["measured_bytes"] - 1),
+        "estimated": _percent(most["estimated_bytes"] / most["measured_bytes"] - 1),
+    }
+
+
+def published_table(rows: list[Row]) -> str:
+    """Errors of estimates and of that project's own simulator."""
+    names = {"error": "estimate", "informed_error": "measured efficiency", "their_error": "their simulator",
+             "memory_error": "estimated memory", "their_memory_error": "their memory"}  # fmt: skip
+    lines = [
+        {
+            "run": row["case"],
+            "measured ms": _digits(row["measured_ms"], 0),
+            "measured GiB": _digits(row["measured_gib"], 1),
+        }
+        | {title: _percent(row[name]) for name, title in names.items()}
+        for row in rows
+    ]
+    return markdown(("run", "measured ms", "measured GiB", *names.values()), lines)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:+.1f} %"
+
+
 def _rounded(row: Row) -> Row:
     values = {"objective": _digits(row.get("objective"), 6), "bound": _digits(row.get("bound"), 6)}
     values |= {"iteration_gap": _digits(row.get("iteration_gap"), 4)}
@@ -153,6 +220,8 @@ TABLES: dict[str, Callable[[Any], str]] = {
     "proof-published": proof_tables,
     "proof-transformers": proof_tables,
     "scale": scale_tables,
+    "truth": truth_table,
+    "truth-published": published_table,
 }
 
 
