@@ -139,8 +139,8 @@ def test_resident_bytes_count_weights_and_adam_state_once() -> None:
     assert resident_bytes(module, optimizer) == 3 * 100 * FLOAT_BYTES + counter
 
 
-def step(start_s: float, end_s: float, waited_s: float | None, loss: float | None) -> StepRecord:
-    """A step in which the rank computed half of the time."""
+def step(start_s: float, end_s: float, waited_s: float | None, loss: float | None, busy_s: float = 0.5) -> StepRecord:
+    """A step in which the rank computed for so long."""
     return StepRecord(
         start_s=start_s,
         end_s=end_s,
@@ -148,8 +148,8 @@ def step(start_s: float, end_s: float, waited_s: float | None, loss: float | Non
         backward_s={0: 0.4, 1: 0.4},
         all_reduce_s=0.0,
         optimizer_s=0.1,
-        busy_s=(end_s - start_s) / 2,
-        process_s=(end_s - start_s) / 2,
+        busy_s=busy_s,
+        process_s=busy_s,
         passes_s={"0F": 0.2, "1F": 0.2, "1B": 0.4},
         run_queue_s=waited_s,
         loss=loss,
@@ -207,6 +207,13 @@ def test_a_report_takes_the_slowest_rank_and_the_clean_iterations() -> None:
     assert [stage.passes_s for stage in report.stages] == [{"F": 0.1}, {"B": 0.2, "F": 0.1}]
     assert report.timeline is not None
     assert report.timeline.makespan_s == 3
+
+
+def test_an_iteration_that_took_more_cpu_time_than_others_is_not_clean() -> None:
+    steps = [step(0, 9, 0.0, 1.0, busy_s) for busy_s in (9.0, 9.0, 1.0, 1.02, 1.03, 0.97, 1.0)]
+    report = merge(spec(7), [result(steps, 1), result(steps, 1)])
+    assert report.noise.cpu_deviations == pytest.approx((0.0, 0.02, 0.03, 0.03, 0.0))
+    assert report.noise.num_clean == 3
 
 
 def test_a_report_without_run_queue_figures_takes_all_iterations() -> None:
