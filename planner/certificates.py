@@ -23,7 +23,10 @@ PROVEN_GAP = 2e-6
 """A relative gap up to which a plan counts as proven optimal in its search model: what solvers' tolerances leave."""
 
 BOUND_GRACE_S = 1.5
-"""Bounds may take this long even when the search has used up its time."""
+"""How long bounds may go on after the time limit."""
+
+LEAST_BOUND_S = 0.2
+"""What they may take in any case."""
 
 EVERYTHING = "all plans at the allowed batch sizes, on whole device groups"
 SLOW_BOUNDS = ("pipeline",)
@@ -44,7 +47,7 @@ def certificates(context: SearchContext, searched: list[Searched], best: Finalis
     objective = min((_objective(each, best, context.clock) for each in searched), key=_value)
     found = [_certificate(context, "objective_s", best.candidate.objective_s, objective)]
     if context.options.objective is Objective.ITERATION_TIME:
-        clock = Clock(max(BOUND_GRACE_S, context.clock.left_s()))
+        clock = Clock(_time_for_bounds(context.clock))
         seconds = best.estimate.iteration_time_s
         simulated = _simulated(searched, seconds, clock, ())
         found.append(_certificate(context, "iteration_time_s", seconds, simulated))
@@ -53,6 +56,11 @@ def certificates(context: SearchContext, searched: list[Searched], best: Finalis
             alike = _simulated(searched, seconds, clock, (schedule,))
             found += [_certificate(context, "iteration_time_s", seconds, alike)] * (alike.value_s > simulated.value_s)
     return tuple(found)
+
+
+def _time_for_bounds(clock: Clock) -> float:
+    """Seconds until bounds have to be there."""
+    return max(LEAST_BOUND_S, clock.left_s(BOUND_GRACE_S))
 
 
 def _value(proven: Proven) -> float:
@@ -74,7 +82,7 @@ def _objective(each: Searched, best: Finalist, clock: Clock) -> Proven:
     strong = max(found, key=_value)
     if strong.value_s >= value * (1 - PROVEN_GAP) or each.context.search_model not in GENERAL_MODELS:
         return strong
-    slow = strongest(query_of(each.context, upper_s=value, limit_s=max(BOUND_GRACE_S, clock.left_s())))
+    slow = strongest(query_of(each.context, upper_s=value, limit_s=_time_for_bounds(clock)))
     return strong if slow is None else max(strong, Proven(*slow, EVERYTHING), key=_value)
 
 

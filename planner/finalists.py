@@ -12,10 +12,10 @@ from planner.plan import Plan
 from planner.portfolio import OTHER_PLANS, Searched
 from planner.result import RunnerUp
 from planner.schedules import SCHEDULES, Placement
+from planner.simulation.effort import num_actions, seconds_to_simulate
 from planner.simulation.estimate import estimate_priced
 from planner.timeline import Estimate
 from planner.verify import priced_and_verified
-from planner.workload import Communication
 
 ROUNDING = 1e-9
 """Values that differ by less, relatively, are equal: they were summed in another order."""
@@ -23,10 +23,8 @@ ROUNDING = 1e-9
 TIE = 0.03
 """Predicted times that differ by less are ties: predictions are no better than that."""
 
-ACTIONS_PER_S = {Communication.BLOCKING: 40_000, Communication.OVERLAPPED: 200_000}
 GRACE_S = 1.0
-"""Actions, with their transfers, that are simulated in a second on a busy machine (by events, and by recurrence); how
-long it may go on after the time limit."""
+"""How long simulations may go on after the time limit."""
 
 FOR_FEW_MICROBATCHES = "gpipe"
 
@@ -53,8 +51,7 @@ def finalists(context: SearchContext, searched: list[Searched]) -> list[Finalist
             (candidate.plan.stages, candidate.plan.microbatch_size, name in OTHER_PLANS and candidate.plan.schedule)
         )
         actions += len(candidate.plan.stages) * candidate.plan.num_microbatches * len(context.schedules)
-        late = context.clock.expired() or actions > MAX_SIMULATED_ACTIONS
-        if key in seen or (found and late):
+        if key in seen or (found and (actions > MAX_SIMULATED_ACTIONS or _too_late(context, candidate.plan))):
             continue
         seen.add(key)
         simulated = _best_schedule(context, candidate)
@@ -66,15 +63,18 @@ def finalists(context: SearchContext, searched: list[Searched]) -> list[Finalist
 
 def _affordable(context: SearchContext, named: list[tuple[Candidate, str]]) -> list[tuple[Candidate, str]]:
     """The candidates whose simulation ends in time, if there are any; else the one with the fewest actions."""
-    rate = ACTIONS_PER_S[context.problem.workload.communication]
-    most = rate * (context.clock.left_s() + GRACE_S)
-    quick = [pair for pair in named if _num_actions(pair[0].plan) <= most]
-    return quick or sorted(named, key=lambda pair: _num_actions(pair[0].plan))[:1]
+    quick = [pair for pair in named if _ends_in_time(context, pair[0].plan)]
+    return quick or sorted(named, key=lambda pair: num_actions(pair[0].plan))[:1]
 
 
-def _num_actions(plan: Plan) -> int:
-    """Forward and backward passes of one iteration."""
-    return 2 * len(plan.stages) * plan.num_microbatches
+def _ends_in_time(context: SearchContext, plan: Plan) -> bool:
+    """Whether a simulation that begins now ends soon enough after the limit."""
+    return seconds_to_simulate(plan, context.problem.workload.communication) <= context.clock.left_s(GRACE_S)
+
+
+def _too_late(context: SearchContext, plan: Plan) -> bool:
+    """Whether another simulation is not begun any more, where there is one already."""
+    return context.clock.expired() or not _ends_in_time(context, plan)
 
 
 def runner_up(best: Finalist, other: Finalist) -> RunnerUp:
@@ -115,7 +115,8 @@ def _best_schedule(context: SearchContext, candidate: Candidate) -> tuple[Candid
     """
     best: tuple[Candidate, Estimate] | None = None
     for schedule in _schedules(context, candidate.plan):
-        if best is not None and (context.clock.expired() or context.options.objective is Objective.THROUGHPUT):
+        by_objective = context.options.objective is Objective.THROUGHPUT
+        if best is not None and (by_objective or _too_late(context, candidate.plan)):
             break
         trial = replace(candidate, plan=replace(candidate.plan, schedule=schedule))
         priced, wrong = priced_and_verified(trial.plan, context.problem, context.costs)

@@ -19,6 +19,7 @@ from planner.optimizers._chain_settings import asked_of
 from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext, refusal
 from planner.options import GENERAL_MODELS, Objective, Replication
 from planner.result import Contribution
+from planner.simulation.effort import ACTIONS_PER_S, seconds_to_simulate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +53,17 @@ MANY_DEVICES = 8
 OTHER_PLANS = ("virtual_stages",)
 """What looks among plans that no proof of the others is about, and so runs in any case."""
 
-WARM_STARTS = {"milp": ("chain_dp",)}
-"""What runs before a named optimizer, to give it a plan to start from."""
+WARM_STARTS = {"milp": ("uniform", "chain_dp", "multilevel")}
+WARM_SHARE = 0.5
+"""What runs before a named optimizer, to give it a plan to start from, each for this share of the time left at most."""
 
 INSTEAD_OF = {"milp": "order_dp"}
 """What needs no run after the other: where order search applies, `planner.bounds.bottleneck` proves more."""
 
 SEARCH_SHARE = 0.8
 """Of the time limit; the rest is for simulating the finalists and for bounds."""
+SIMULATION_GRACE_S = 0.7
+"""How much of a long simulation may lie beyond the limit. What is more of it is taken from the search."""
 
 FALL_BACK = "uniform"
 FALL_BACK_S = 0.5
@@ -126,9 +130,9 @@ def search(context: SearchContext) -> list[Searched]:
 def _search(context: SearchContext, found: list[Searched]) -> None:
     """Every step on every variant, then what else is quick."""
     search_clock = Clock(SEARCH_SHARE * context.clock.left_s())
-    for step in _steps(context.options.optimizer):
+    for step in _steps(context):
         waiting = sorted((each for each in found if _is_open(each, step, found)), key=lambda s: (s.best_s, s.floor_s))
-        ends = Clock(step.share * search_clock.left_s())
+        ends = Clock(step.share * min(search_clock.left_s(), _until_simulation(context, found)))
         for number, each in enumerate(waiting):
             if _is_open(each, step, found):
                 _run(each, step, Clock(_part(ends.left_s(), len(waiting) - number)), _best_of(found))
@@ -140,6 +144,13 @@ def _search(context: SearchContext, found: list[Searched]) -> None:
     named = context.options.optimizer
     if not any(each.outcomes if named == "auto" else named in each.outcomes for each in found):
         _refuse(found[0])
+
+
+def _until_simulation(context: SearchContext, found: list[Searched]) -> float:
+    """Seconds until the simulation of the best plan has to begin; infinite where there is none."""
+    known = _best_of(found)
+    takes = (seconds_to_simulate(each.plan, context.problem.workload.communication) for each in known)
+    return min((max(0.0, context.clock.left_s(SIMULATION_GRACE_S) - seconds) for seconds in takes), default=math.inf)
 
 
 def _under_other_schedules(each: Searched, clock: Clock) -> None:
@@ -168,11 +179,24 @@ def _fall_back(found: list[Searched]) -> None:
             _run(each, step, Clock(FALL_BACK_S), ())
 
 
-def _steps(named: str) -> tuple[Step, ...]:
-    """The portfolio, or the named optimizer with what it starts from."""
+def _steps(context: SearchContext) -> tuple[Step, ...]:
+    """The portfolio, or the named optimizer with what it starts from.
+
+    Where a simulation may take what is left for it, the equal split goes first: it says how long it takes.
+    """
+    named = context.options.optimizer
     if named == "auto":
         return PORTFOLIO
-    return tuple(Step(optimizer=name) for name in (*WARM_STARTS.get(named, ()), named))
+    first = WARM_STARTS.get(named, (FALL_BACK,) if named != FALL_BACK and _simulates_long(context) else ())
+    return (*(Step(optimizer=name, share=WARM_SHARE) for name in first), Step(optimizer=named))
+
+
+def _simulates_long(context: SearchContext) -> bool:
+    """Whether the largest plans take longer to simulate than what is left after the search."""
+    problem = context.problem
+    most = 2 * min(len(problem.index), len(problem.cluster.devices)) * max((m for _, m in context.batches()), default=0)
+    left_s = (1 - SEARCH_SHARE) * context.clock.left_s() + SIMULATION_GRACE_S
+    return most > left_s * ACTIONS_PER_S[problem.workload.communication]
 
 
 def _is_open(each: Searched, step: Step, found: list[Searched]) -> bool:

@@ -36,6 +36,9 @@ Classes = tuple[SettingPrices, ...]
 MAX_BINARIES = 20_000
 """Settings with more binaries than this are left out (and nothing is proven then): the model alone takes too long."""
 
+BINARIES_PER_S = 10_000
+"""A model is written down in so many binaries a second, whatever the clock says meanwhile."""
+
 MAX_REPAIRS = 20
 """So many partitions per setting may fail exact pricing by rounding before it counts as unsolved."""
 
@@ -99,7 +102,7 @@ class _Search:
         for number, (bound, prices) in enumerate(waiting):
             if not self._promising(bound):
                 self.bounds.append(bound)
-            elif self.context.clock.expired():
+            elif self.context.clock.left_s() <= _num_binaries(prices) / BINARIES_PER_S:
                 self._leave_open(bound, TIME_IS_UP)
             elif _num_binaries(prices) > MAX_BINARIES:
                 self._leave_open(bound, f"milp left out settings of more than {MAX_BINARIES:,} binaries")

@@ -56,9 +56,7 @@ def _spans(program: Program, run: Run) -> list[list[Span]]:
     """Per worker, what it did in order of time; overlapped transfers stand with the worker that sends."""
     spans: list[list[Span]] = [[] for _ in program.workers]
     for number, task in enumerate(program.tasks):
-        span = Span(
-            label=str(task.label), category=task.category, start_s=run.start_s[number], end_s=run.end_s[number]
-        )
+        span = Span(label=str(task.label), category=task.category, start_s=run.start_s[number], end_s=run.end_s[number])
         owners = program.owners(task)
         if not owners and task.needs:
             owners = [q for q in [program.tasks[task.needs[0]].queue] if q is not None]
