@@ -124,7 +124,7 @@ class CoRun:
 def layer_by_layer(graph: LayerGraph, microbatch_size: int) -> Plan:
     """Every layer a stage, one microbatch after the other: forward through all, then back, the last ones split."""
     layers = [layer.id for layer in graph.layers if layer.id != LOSS_LAYER]
-    groups = [(layer,) for layer in layers]
+    groups: list[tuple[str, ...]] = [(layer,) for layer in layers]
     groups[-1] += (LOSS_LAYER,)
     numbers, back = range(len(layers)), range(len(layers) - 1, -1, -1)
     actions: list[str] = []

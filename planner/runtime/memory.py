@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,7 +23,10 @@ def peak_of(work: Callable[[], object]) -> int:
 
 def allocations(trace: profile) -> list[int]:
     """The bytes of every allocation (positive) and release (negative) of a finished trace, in order of time."""
-    recorded = [e for e in trace.profiler.kineto_results.events() if e.name() == ALLOCATION_EVENT]  # type: ignore[union-attr]
+    assert trace.profiler is not None
+    assert trace.profiler.kineto_results is not None
+    events: list[Any] = trace.profiler.kineto_results.events()
+    recorded = [event for event in events if event.name() == ALLOCATION_EVENT]
     return [event.nbytes() for event in sorted(recorded, key=lambda event: int(event.start_ns()))]
 
 
