@@ -30,9 +30,9 @@ from api.commands import (
     serve,
     simulate,
 )
+from api.entry import INTERRUPTED
 from planner.errors import PlannerError
 
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 TERMINATED = 143
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]

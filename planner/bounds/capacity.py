@@ -69,7 +69,7 @@ def _capacity(space: Space, g: int, work: list[float], budget: Budget) -> float:
 
 @BOUNDS.register
 class CapacityBound:
-    """See the module."""
+    """How much work can share a stage with each group: the shares of all groups sum up to stages that are needed."""
 
     name = "capacity"
 

@@ -258,7 +258,7 @@ class _Search:
 
 @BOUNDS.register
 class ConfigurationBound:
-    """See the module."""
+    """Weights of groups of which no stage below the value can hold enough: the strongest on wide graphs."""
 
     name = "configuration"
 

@@ -98,7 +98,7 @@ def _free_s(blocks: Blocks, g: int) -> float:
 
 @BOUNDS.register
 class NodeBound:
-    """See the module."""
+    """Every group is in some stage, which pays for its work and its edges: strongest with many stages."""
 
     name = "node"
 

@@ -51,7 +51,7 @@ def average(instance: BottleneckInstance, upper: float = math.inf, budget: Budge
 
 @BOUNDS.register
 class PigeonholeBound:
-    """See the module."""
+    """Of many heavy groups several share a stage; never less than the average work of the stages."""
 
     name = "pigeonhole"
 

@@ -33,7 +33,7 @@ def refutation(instance: BottleneckInstance, upper: float, budget: Budget, *, ma
 
 @BOUNDS.register
 class RefutationBound:
-    """See the module."""
+    """The exact pass over all ideals finds nothing below the value: for graphs with few ideals."""
 
     name = "refutation"
 

@@ -136,7 +136,7 @@ class StagesModel:
 
 @BOUNDS.register
 class StagesBound:
-    """See the module."""
+    """All stages at once, as a MILP or its LP relaxation: strongest with few stages."""
 
     name = "stages"
 

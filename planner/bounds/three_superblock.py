@@ -40,7 +40,7 @@ def three_superblock(instance: BottleneckInstance, upper: float, budget: Budget)
 
 @BOUNDS.register
 class ThreeSuperblockBound:
-    """See the module."""
+    """Some stage has at least the average work, and pays for its edges (Archer et al. 2024)."""
 
     name = "three_superblock"
 

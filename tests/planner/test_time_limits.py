@@ -39,14 +39,16 @@ def test_a_search_without_time_gives_a_plan(name: str) -> None:
     result = plan(PROBLEM, options)
     assert result.plan is not None
     assert not verify(result.plan, PROBLEM, CostModel(PROBLEM))
-    assert result.report.bound_s is not None and result.report.objective_s is not None
+    assert result.report.bound_s is not None
+    assert result.report.objective_s is not None
     assert result.report.bound_s <= result.report.objective_s
 
 
 @pytest.mark.parametrize("name", ["auto", "uniform", "chain_dp", "multilevel", "milp"])
 def test_so_does_one_for_training(name: str) -> None:
     result = plan(TRAINING, SearchOptions(optimizer=name, time_limit_s=0.01))
-    assert result.plan is not None and not verify(result.plan, TRAINING, CostModel(TRAINING))
+    assert result.plan is not None
+    assert not verify(result.plan, TRAINING, CostModel(TRAINING))
 
 
 def test_an_equal_split_tries_only_degrees_that_divide_the_microbatch() -> None:
@@ -59,7 +61,8 @@ def test_an_equal_split_tries_only_degrees_that_divide_the_microbatch() -> None:
 
 def test_grace_is_time_after_the_limit() -> None:
     clock = Clock(0.0)
-    assert clock.expired() and clock.left_s() == 0.0
+    assert clock.expired()
+    assert clock.left_s() == 0.0
     assert 0.0 < clock.left_s(60.0) <= 60.0
 
 
