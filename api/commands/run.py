@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,13 @@ from profiles.model import ModelSource
 if TYPE_CHECKING:
     from api.plan_file import OpenedPlan
     from planner.runtime.report import RunReport
+
+
+class ReplayDevice(StrEnum):
+    """Where one rank is replayed."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 def command(
@@ -46,6 +54,13 @@ def command(
     load: Annotated[
         Path | None, typer.Option("--load", metavar="DIR", help="Go on from a checkpoint, of any plan of the model.")
     ] = None,
+    replay_rank: Annotated[
+        int | None,
+        typer.Option("--replay-rank", min=0, metavar="R", help="Run the actions of one rank alone, transfers stubbed."),
+    ] = None,
+    device: Annotated[
+        ReplayDevice, typer.Option("--device", help="With --replay-rank: where that rank runs.")
+    ] = ReplayDevice.CPU,
     problem: ProblemOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -55,6 +70,8 @@ def command(
 
     With --check, exit status 1 when the run does not compute what the unpartitioned model computes.
 
+    With --replay-rank, shows busy time and peak memory of that rank alone beside the predicted ones.
+
     A plan whose model is `module:factory` runs that Python function.
     """
     from api.terminal.run_view import is_equal
@@ -62,11 +79,39 @@ def command(
     given = opened(plan, problem)
     _check_training(given)
     source = _source(given, model, sequence_length, seed)
+    if replay_rank is not None:
+        _replay(given, source, replay_rank, device, steps, timeout_s, json)
+        return
     how = _How(steps=steps, check=check, timeout_s=timeout_s, executor=executor, save=save, load=load)
     report = _trained(given, source, how)
     _show(given, report, json)
     if not is_equal(report):
         raise RunError("the run differs from the unpartitioned model by more than the limits: please report this plan")
+
+
+def _replay(
+    given: OpenedPlan, source: ModelSource, rank: int, device: ReplayDevice, steps: int, timeout_s: float, json: bool
+) -> None:
+    from api.terminal.console import output
+    from api.terminal.run_view import show_replay
+    from planner import codec
+    from planner.runtime import replay
+    from planner.service import simulate
+    from profiles.recipes import loader_of
+
+    report = replay(
+        given.plan,
+        loader_of(source),
+        rank,
+        num_steps=steps,
+        seed=source.seed,
+        device=device.value,
+        timeout_s=timeout_s,
+    )
+    if json:
+        typer.echo(codec.dumps(report), nl=False)
+    else:
+        show_replay(simulate(given.problem, given.plan), report, output())
 
 
 def _check_training(given: OpenedPlan) -> None:

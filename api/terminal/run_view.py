@@ -9,8 +9,9 @@ from api.terminal.grids import pairs, table
 from api.terminal.stage_tables import stage_table
 from api.terminal.units import MEBIBYTE, digits, memory, milliseconds, seconds
 from planner.plan import Plan
+from planner.runtime.replay import ReplayReport
 from planner.runtime.report import RunReport, StageMeasurement
-from planner.timeline import Estimate, StageEstimate
+from planner.timeline import Estimate, StageEstimate, Timeline
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,6 +36,21 @@ def show_run(plan: Plan, estimate: Estimate, report: RunReport, console: Console
     console.print(stage_table(plan, estimate))
     console.print(table("Predicted beside measured (times per microbatch, memory per device)", COLUMNS, rows))
     console.print(pairs([*_time_rows(estimate, report), *_check_rows(report)]))
+
+
+def show_replay(simulated: Timeline, report: ReplayReport, console: Console) -> None:
+    """Print what one rank did alone beside what was predicted for its device."""
+    lane = next(lane for lane in simulated.lanes if set(report.devices) <= set(lane.devices))
+    rows = [
+        ("busy ms per iteration", milliseconds(lane.busy_s), milliseconds(report.busy_s)),
+        (
+            "memory MiB",
+            digits(lane.peak_memory_bytes / MEBIBYTE),
+            digits(report.peak_memory_bytes / MEBIBYTE),
+        ),
+    ]
+    columns = (("", False), ("predicted", True), ("measured", True))
+    console.print(table(f"Rank {report.rank} ({'+'.join(report.devices)}) alone, transfers stubbed", columns, rows))
 
 
 def is_equal(report: RunReport) -> bool:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from planner.runtime.abilities import ExecutorKind
+from planner.runtime.action_lists import ActionListExecutor
 from planner.runtime.assembly import own_executor
 from planner.runtime.checkpoint import load_parts, read_index, save_part, write_index
 from planner.runtime.data import share_batch
@@ -163,11 +164,19 @@ def _result(trainer: Trainer, steps: Sequence[StepRecord], seat: Seat, check: Ch
     )
 
 
-def build(spec: RunSpec, seat: Seat, load: ProgramLoader | None = None) -> Trainer:
+def build(
+    spec: RunSpec,
+    seat: Seat,
+    load: ProgramLoader | None = None,
+    *,
+    recorder: Recorder | None = None,
+    alone_on: str | None = None,
+) -> Trainer:
     """Trace, split, keep the own stages. Collective: every rank makes the same groups in the same order.
 
     Rank 0 runs the unpartitioned model where a check is wanted; the others wait for its file in the first step. `load`
-    is used instead of the run's own loader.
+    is used instead of the run's own loader. With `alone_on`, a device, the process acts without the others
+    (`planner.runtime.alone`): nothing is exchanged.
     """
     layout, rank = spec.layout, seat.rank
     own, (_, replica) = layout.stages_on(rank), layout.seat(rank)
@@ -177,9 +186,11 @@ def build(spec: RunSpec, seat: Seat, load: ProgramLoader | None = None) -> Train
         load_parts(spec.load, [program.runnable.model], program.runnable.model, None)
     if spec.check and rank == 0:
         _write_reference(spec, program)
-    recorder = Recorder()
+    recorder = recorder or Recorder()
     executor, stages = _executor(spec, program, parts, rank, recorder)
-    shared = buckets(stages, rank, layout)
+    if alone_on is not None:
+        executor = _lonely(executor, alone_on)
+    shared = buckets(stages, rank, layout) if alone_on is None else []
     module = nn.ModuleList(stages[number] for number in own)
     optimizer = _optimizer(module, spec.learning_rate)
     if spec.load is not None:
@@ -197,6 +208,16 @@ def build(spec: RunSpec, seat: Seat, load: ProgramLoader | None = None) -> Train
         first_step=0 if spec.load is None else read_index(spec.load).step,
         core=seat.core,
     )
+
+
+def _lonely(executor: Executor, device: str) -> ActionListExecutor:
+    """The executor with nobody at the other ends."""
+    from planner.runtime.alone import LonelyMailbox
+
+    assert isinstance(executor, ActionListExecutor)
+    box = executor.mailbox
+    executor.mailbox = LonelyMailbox(box.routes, box.rank, box.replica, box.examples, device=device)
+    return executor
 
 
 def _write_reference(spec: RunSpec, program: TracedProgram) -> None:
