@@ -19,7 +19,7 @@ from planner.costs.communication import (
 from planner.costs.compute import LayerPrices, layer_prices
 from planner.costs.holding import Holding, on_one_device
 from planner.costs.memory import kept_bytes_per_microbatch, total_bytes
-from planner.costs.parts import StageParts, carries_gradient, parts_of
+from planner.costs.parts import StageParts, carries_gradient, parts_of, sends_gradients
 from planner.costs.split import SplitSeconds, split_seconds
 from planner.costs.stage import StageSeconds, StageSetting, stage_memory, stage_seconds, tied_all_reduce_s
 from planner.errors import InputError
@@ -188,7 +188,14 @@ class CostModel:
             in_flight=0,
             kept_peak_bytes=0,
             memory=memory,
-            split=split_seconds(parts, seconds, prices, layers, self.problem.profile_of[kind].action_overhead_s),
+            split=split_seconds(
+                parts,
+                seconds,
+                prices,
+                layers,
+                self.problem.profile_of[kind].action_overhead_s,
+                sends_back=sends_gradients(self.problem.index, layers),
+            ),
         )
 
     def _kept(self, parts: StageParts, stage: Stage, sharers: int) -> Kept:

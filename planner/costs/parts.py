@@ -127,6 +127,13 @@ def carries_gradient(index: GraphIndex, tensor: int) -> bool:
     return t.has_gradient and index.runs_backward[t.source]
 
 
+def sends_gradients(index: GraphIndex, layers: Sequence[int]) -> bool:
+    """Whether a stage of these layers sends gradients to stages before it."""
+    inside = set(layers)
+    read = {t for i in layers for t in index.inputs[i]}
+    return any(index.tensors[t].source not in inside and carries_gradient(index, t) for t in read)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tied:
     repeated: int

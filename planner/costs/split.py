@@ -19,11 +19,23 @@ class SplitSeconds:
 
 
 def split_seconds(
-    parts: StageParts, whole: StageSeconds, prices: LayerPrices, layers: Sequence[int], overhead_s: float
+    parts: StageParts,
+    whole: StageSeconds,
+    prices: LayerPrices,
+    layers: Sequence[int],
+    overhead_s: float,
+    *,
+    sends_back: bool,
 ) -> SplitSeconds:
-    """I has what a whole backward pass adds to its layers (collectives, gathers, recomputation), W an overhead."""
+    """I has what a whole backward pass adds to its layers (collectives, gathers, recomputation), W an overhead.
+
+    A stage that sends no gradient back (`sends_back`) has nothing to do in I: W is then its whole backward pass, which
+    takes less than both parts (PyTorch's engine and ours; measured: `docs/truth.md`).
+    """
     if not parts.runs_backward or not whole.backward_s:
         return SplitSeconds(input_s=0.0, weight_s=0.0)
+    if not sends_back:
+        return SplitSeconds(input_s=overhead_s, weight_s=float(whole.backward_s))
     added = float(whole.backward_s - parts.backward_s)
     return SplitSeconds(
         input_s=added + sum(prices.backward_input_s[i] for i in layers),
