@@ -69,12 +69,25 @@ def _plan_of(found: Any) -> Plan:
     return result.plan
 
 
+def _guess(values: dict[str, Any]) -> str:
+    """The kind of a document without a header, by the fields that only this one has."""
+    if "problem" in values:
+        return codec.kind_of(PlanFile)
+    if "workload" in values and "stages" not in values:
+        return codec.kind_of(Problem)
+    return codec.kind_of(PlanResult if "report" in values else Plan)
+
+
 def _kind(values: Any) -> str:
     """The document's header; without one, the field that only one of them has."""
     if not isinstance(values, dict):
         raise InputError("a plan document is a JSON object")
-    guess = "plan_file" if "problem" in values else "plan_result" if "report" in values else "plan"
-    kind = values.get("document", guess)
+    kind = values.get("document", _guess(values))
+    if kind == codec.kind_of(Problem):
+        raise InputError(
+            "this is a problem and holds no plan: plan it first (pipeplan plan FILE -o PLAN), then give PLAN",
+            pointer="/document",
+        )
     if not isinstance(kind, str) or kind not in KINDS:
         raise InputError(f"this is a {str(kind)[:64]!r} document: give one of {', '.join(KINDS)}", pointer="/document")
     return kind

@@ -342,6 +342,20 @@ def check_workload(workload: Training | Inference, num_devices: int) -> None:
         check_number(workload.zero, "ZeRO stage", f"{at}/zero", low=0, high=3)
 
 
+def check_experts(workload: Training | Inference, graph: LayerGraph) -> None:
+    """An expert degree is for models with routed experts."""
+    if workload.expert > 1 and not has_experts(graph):
+        raise InputError(
+            f"the expert degree is {workload.expert}, but no layer of the model has experts: use 1",
+            pointer="/workload/expert",
+        )
+
+
+def has_experts(graph: LayerGraph) -> bool:
+    """Whether an expert degree divides the parameters of any layer."""
+    return any(layer.expert_parameter_bytes for layer in graph.layers)
+
+
 def _nearest_divisors(number: int, value: int) -> str:
     below = next(d for d in range(value, 0, -1) if number % d == 0)
     above = next(d for d in range(value, number + 1) if number % d == 0)

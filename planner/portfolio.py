@@ -239,14 +239,29 @@ def _refuse(each: Searched) -> None:
     """InputError where no optimizer searches the problem: why the named one, or the last one, does not."""
     named = each.context.options.optimizer
     if named != "auto":
-        reason = refusal(OPTIMIZERS[named], each.context)
-        raise InputError(f"optimizer {named!r} cannot search this problem: {reason}", pointer="/options/optimizer")
+        raise InputError(
+            f"optimizer {named!r} cannot search this problem: {_whole_refusal(named, each.context)}; "
+            f"use auto{_others(named, each.context)}",
+            pointer="/options/optimizer",
+        )
     reasons = [reason for step in PORTFOLIO if (reason := refusal(OPTIMIZERS[step.optimizer], each.context))]
     if each.context.search_model not in GENERAL_MODELS:
         raise InputError(
             f"no optimizer searches this problem in the search model {each.context.search_model}: {reasons[-1]}",
             pointer="/options/search_model",
         )
+
+
+def _whole_refusal(name: str, context: SearchContext) -> str:
+    """What every optimizer of its kind refuses, and what this one does: each may be the one that cannot be helped."""
+    reasons = (refusal(OPTIMIZERS[name], context), OPTIMIZERS[name].supports(context))
+    return "; ".join(dict.fromkeys(filter(None, reasons)))
+
+
+def _others(refused: str, context: SearchContext) -> str:
+    """The optimizers that do search the problem, to be named instead."""
+    names = [n for n in OPTIMIZERS.names() if n != refused and not refusal(OPTIMIZERS[n], context)]
+    return f" or one of {', '.join(names)}" if names else ""
 
 
 def _best_of(found: list[Searched]) -> tuple[Candidate, ...]:

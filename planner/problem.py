@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from planner.checks import check_cluster, check_graph, check_profiles, check_workload
+from planner.checks import check_cluster, check_experts, check_graph, check_profiles, check_workload
 from planner.cluster import Cluster, Device, DeviceType, Network
 from planner.graph import NOUN_CONFIG, GraphIndex, LayerGraph
 from planner.profile import Profile
@@ -34,6 +34,7 @@ class Problem:
         check_cluster(self.cluster)
         check_profiles(self.profiles, self.graph, self.cluster)
         check_workload(self.workload, len(self.cluster.devices))
+        check_experts(self.workload, self.graph)
         _ = self.index  # raises for a cycle
 
     @cached_property
@@ -69,6 +70,7 @@ class Problem:
     def with_workload(self, workload: Training | Inference) -> Problem:
         """The same problem with another workload; what was derived from the rest is shared. InputError as ever."""
         check_workload(workload, len(self.cluster.devices))
+        check_experts(workload, self.graph)
         _ = self.network, self.index
         other = copy(self)
         object.__setattr__(other, "workload", workload)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from planner.checks import has_experts
 from planner.codec import fingerprint
 from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.model import CostModel, PricedPlan, shape_of
@@ -74,7 +75,7 @@ def _structure(plan: Plan, problem: Problem) -> Iterator[Violation]:
         if name not in count:
             yield _violation("layers", f"layer {name!r} is in no stage: add it to one")
     for number, stage in enumerate(plan.stages):
-        yield from _degrees(stage, number)
+        yield from _degrees(stage, number, problem)
         if not stage.layers:
             yield _violation("stages", f"stage {number} has no layers: remove it")
         if not stage.replicas or not all(stage.replicas):
@@ -87,11 +88,14 @@ def _structure(plan: Plan, problem: Problem) -> Iterator[Violation]:
         yield _violation("schedule", f"the schedule {plan.schedule!r} is unknown: use one of {known_names}")
 
 
-def _degrees(stage: Stage, number: int) -> Iterator[Violation]:
-    """Degrees of at least 1, a ZeRO stage that exists."""
+def _degrees(stage: Stage, number: int, problem: Problem) -> Iterator[Violation]:
+    """Degrees of at least 1, experts only where the model has some, a ZeRO stage that exists."""
     for name, degree in (("tensor", stage.tensor), ("context", stage.context), ("expert", stage.expert)):
         if degree < 1:
             yield _violation("degrees", f"stage {number} has {name} degree {degree}: it must be at least 1")
+    if stage.expert > 1 and not has_experts(problem.graph):
+        words = f"stage {number} has expert degree {stage.expert}, but no layer of the model has experts: use 1"
+        yield _violation("degrees", words)
     if not 0 <= stage.zero <= 3:
         yield _violation("degrees", f"stage {number} has ZeRO stage {stage.zero}: it must be between 0 and 3")
 

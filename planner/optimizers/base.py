@@ -209,7 +209,7 @@ def refusal(optimizer: Optimizer, context: SearchContext) -> str:
     if context.options.cuts and not getattr(optimizer, "searches_cuts", False):
         return "it knows no pinned cuts"
     if len(context.levels) > 1 and not getattr(optimizer, "searches_levels", False):
-        return "it takes recomputation and the ZeRO stage as given"
+        return "it takes recomputation and the ZeRO stage as given: give both (--recompute and --zero)"
     if not getattr(optimizer, "plans_groups", False):
         work = context.problem.workload
         if work.context > 1 or work.expert > 1:

@@ -144,6 +144,16 @@ def test_a_result_without_a_plan_cannot_be_opened(call: Call, tmp_path: Path) ->
     assert "holds no plan (its status is infeasible)" in said.err
 
 
+@pytest.mark.parametrize("header", [True, False])
+def test_a_problem_in_place_of_a_plan_says_what_to_do(header: bool, call: Call, planned: Path, tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    values = codec.parse(codec.dumps(plan_file(planned).problem))
+    path.write_text(json.dumps(values if header else {k: v for k, v in values.items() if k != "document"}))
+    said = call("estimate", path)
+    assert said.status == 2
+    assert "this is a problem and holds no plan: plan it first" in said.err
+
+
 @pytest.mark.parametrize("text", ["[1]", '{"document": "problem"}', "{", "\x00", '{"stages": 1}'])
 def test_what_is_no_plan_is_refused(text: str, call: Call, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"

@@ -65,7 +65,8 @@ def grouped_problems(draw: st.DrawFn, *, most_layers: int = 3, devices: int = 4)
     )
     tensor = problem.workload.tensor
     context = draw(st.sampled_from([c for c in (1, 2, 2, 2, 4) if tensor * c <= devices]))
-    workload = replace(problem.workload, context=context, expert=draw(st.sampled_from([1, 2, 2, 4])))
+    expert = draw(st.sampled_from([1, 2, 2, 4])) if any(layer.expert_parameter_bytes for layer in layers) else 1
+    workload = replace(problem.workload, context=context, expert=expert)
     if isinstance(workload, Training):
         workload = replace(workload, reshard=draw(st.booleans()), sequence_parallel=draw(st.booleans()))
     return replace(problem, graph=replace(problem.graph, layers=layers), workload=workload)
@@ -248,13 +249,13 @@ def _grouped_chain(
         num_microbatches=samples,
         parameter_bytes=[4096, 4096],
         memory_bytes=memory_bytes,
-        workload=dict(workload),
     )
     layers = tuple(
         replace(layer, expert_parameter_bytes=experts, context_bytes_per_sample=context)
         for layer in problem.graph.layers
     )
-    return replace(problem, graph=replace(problem.graph, layers=layers))
+    work = replace(problem.workload, **workload)  # type: ignore[arg-type]
+    return replace(problem, graph=replace(problem.graph, layers=layers), workload=work)
 
 
 def test_only_models_with_experts_or_long_contexts_are_searched_for_them() -> None:
@@ -390,9 +391,10 @@ def test_virtual_stages_have_groups_too() -> None:
     stage: Stage = found.candidates[0].plan.stages[0]
     assert (stage.context, len(stage.replicas[0])) == (2, 2)
     assert verify(found.candidates[0].plan, problem) == ()
-    spread = chain_problem(
-        [(1.0, 2.0)] * 8, devices=8, num_microbatches=8, workload={"expert": 2, "microbatch_size": None}
-    )
+    dense = chain_problem([(1.0, 2.0)] * 8, devices=8, num_microbatches=8, parameter_bytes=[64] * 8)
+    layers = tuple(replace(layer, expert_parameter_bytes=64) for layer in dense.graph.layers)
+    work = replace(dense.workload, expert=2, microbatch_size=None)
+    spread = replace(dense, graph=replace(dense.graph, layers=layers), workload=work)
     found = search("virtual_stages", spread, SearchOptions(schedule="interleaved_1f1b"))
     assert {len(stage.replicas) % 2 for c in found.candidates for stage in c.plan.stages} == {0}
 

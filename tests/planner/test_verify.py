@@ -97,7 +97,7 @@ SPOILED: dict[str, tuple[Callable[[Plan], Plan], str, str]] = {
         "'d1' is in stage 0 and again in stage 1",
     ),
     "options": (lambda p: replace(p, schedule_options={"depth": 3}), "price", "takes no options"),
-    "expert": (lambda p: stage(p, 0, expert=3), "price", "expert degree 3"),
+    "expert": (lambda p: stage(p, 0, expert=3), "degrees", "expert degree 3, but no layer"),
 }
 
 
