@@ -32,7 +32,7 @@ def test_a_refused_optimizer_names_others_that_search_the_problem(name: str) -> 
 
 
 def test_all_reasons_are_said_at_once() -> None:
-    with pytest.raises(InputError, match="give both .*; ideal_dp minimises throughput in the blocking search model"):
+    with pytest.raises(InputError, match=r"give both .*; ideal_dp minimises throughput in the blocking search model"):
         plan(DENSE, replace(JOINT, optimizer="ideal_dp"))
 
 

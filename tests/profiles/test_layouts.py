@@ -31,11 +31,13 @@ CASES = Path(__file__).parents[1] / "instances" / "cases" / "cases_handed.json"
 
 
 def problem_of(devices: int, *, batch: int = 16, inference: bool = False) -> Problem:
-    """A chain of an embedding, eight blocks, a head and a loss, on devices of two nodes."""
+    """A chain of an embedding, eight blocks with routed experts, a head and a loss, on devices of two nodes."""
     made = chain_problem(
         [L(f=1.0, b=2.0, p=4)] * len(MODEL), devices=devices, microbatches=batch, names=MODEL, inference=inference
     )
-    layers = (*made.graph.layers[:-1], replace(made.graph.layers[-1], entry="norm"))
+    first, *inner, last = made.graph.layers
+    routed = (replace(layer, expert_parameter_bytes=layer.parameter_bytes) for layer in inner)
+    layers = (first, *routed, replace(last, entry="norm"))
     workload = replace(made.workload, microbatch_size=None)
     return replace(made, graph=replace(made.graph, layers=layers), workload=workload)
 
