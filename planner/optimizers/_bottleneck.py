@@ -25,7 +25,7 @@ def refusal(context: SearchContext, name: str) -> str:
     if context.options.objective is not Objective.THROUGHPUT or context.search_model is not SearchModel.BLOCKING:
         return f"{name} minimises throughput in the blocking search model only"
     if len(problem.index) > MAX_LAYERS:
-        return f"{name} holds tables of the sets of at most {MAX_LAYERS} layers: use multilevel"
+        return f"{name} holds tables of the sets of at most {MAX_LAYERS} layers"
     if work.tensor != 1:
         return f"{name} plans single devices, the tensor degree is {work.tensor}"
     if problem.graph.tied:

@@ -21,11 +21,7 @@ def unequal_links(problem: Problem) -> str:
     if len(ids) > MAX_DEVICES:
         return f"it compares the routes of at most {MAX_DEVICES} devices (here {len(ids)})"
     joined = len(ids) < 2 or problem.network.route(ids[0], ids[1]) is not None
-    return (
-        ""
-        if joined and uniform_links(problem, ids)
-        else "the links between the devices are not all alike: use chain_dp"
-    )
+    return "" if joined and uniform_links(problem, ids) else "the links between the devices are not all alike"
 
 
 def not_linear(problem: Problem) -> str:

@@ -59,7 +59,7 @@ class ChainDP:
     def supports(self, context: SearchContext) -> str:
         """Works on every graph that its tables hold; layers between colocated ones in the order are kept with them."""
         if len(context.problem.index) > MAX_LAYERS:
-            return f"chain_dp holds tables of up to {MAX_LAYERS} x {MAX_LAYERS} intervals: use multilevel"
+            return f"chain_dp holds tables of up to {MAX_LAYERS} x {MAX_LAYERS} intervals"
         if not device_classes(context.problem, context.problem.workload.tensor):
             work = context.problem.workload
             return f"no class of equal devices has {work.tensor * work.context} of them (tensor x context degree)"

@@ -42,7 +42,7 @@ class Exhaustive:
             work = context.problem.workload
             return f"no class of equal devices has {work.tensor * work.context} of them (tensor x context degree)"
         count = count_plans(context)
-        return "" if count <= MAX_PLANS else f"more than {MAX_PLANS:,} plans: use chain_dp or milp"
+        return "" if count <= MAX_PLANS else f"more than {MAX_PLANS:,} plans"
 
     def search(self, context: SearchContext) -> Outcome:
         """The best `num_finalists` plans; ties: fewer devices, fewer stages, lexicographically smaller stage sizes."""
@@ -87,6 +87,8 @@ def count_plans(context: SearchContext) -> int:
 def ideals(problem: Problem, limit: float = math.inf) -> list[int] | None:
     """All down-closed sets of layers as bitsets, ascending by number; None when there are more than `limit`."""
     index = problem.index
+    if len(index) >= limit:  # a chain has the fewest, one more than layers
+        return None
     found = {0}
     frontier = [0]
     while frontier:

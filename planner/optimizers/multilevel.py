@@ -35,7 +35,7 @@ class Multilevel:
     def supports(self, context: SearchContext) -> str:
         """More layers than `chain_dp` takes in one table."""
         few = len(context.problem.index) <= FEW_LAYERS
-        return f"multilevel is for more than {FEW_LAYERS} layers: use chain_dp" if few else ""
+        return f"multilevel is for more than {FEW_LAYERS} layers" if few else ""
 
     def search(self, context: SearchContext) -> Outcome:
         """Levels until every layer near a cut is a place to cut, or the clock expires."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.long_graphs import long_chain, problem_of
 from benchmarks.scaling import recorded
 from planner.errors import InputError
 from planner.options import Decision, SearchOptions
@@ -34,6 +35,11 @@ def test_a_refused_optimizer_names_others_that_search_the_problem(name: str) -> 
 def test_all_reasons_are_said_at_once() -> None:
     with pytest.raises(InputError, match=r"give both .*; ideal_dp minimises throughput in the blocking search model"):
         plan(DENSE, replace(JOINT, optimizer="ideal_dp"))
+
+
+def test_long_graphs_are_refused_without_counting_their_plans() -> None:
+    with pytest.raises(InputError, match=r"more than .* plans; use auto or one of "):
+        plan(problem_of(long_chain(20_000), 8), replace(JOINT, optimizer="exhaustive", searched=()))
 
 
 def test_an_expert_degree_needs_experts() -> None:
