@@ -12,7 +12,7 @@ from planner.plan import Plan
 from planner.portfolio import OTHER_PLANS, Searched
 from planner.result import RunnerUp
 from planner.schedules import SCHEDULES, Placement
-from planner.simulation.effort import num_actions, seconds_to_simulate
+from planner.simulation.effort import num_tasks, seconds_to_simulate
 from planner.simulation.estimate import estimate_priced
 from planner.timeline import Estimate
 from planner.verify import priced_and_verified
@@ -62,14 +62,14 @@ def finalists(context: SearchContext, searched: list[Searched]) -> list[Finalist
 
 
 def _affordable(context: SearchContext, named: list[tuple[Candidate, str]]) -> list[tuple[Candidate, str]]:
-    """The candidates whose simulation ends in time, if there are any; else the one with the fewest actions."""
+    """The candidates whose simulation ends in time, if there are any; else the one with the fewest passes and transfers."""
     quick = [pair for pair in named if _ends_in_time(context, pair[0].plan)]
-    return quick or sorted(named, key=lambda pair: num_actions(pair[0].plan))[:1]
+    return quick or sorted(named, key=lambda pair: num_tasks(context.problem, pair[0].plan))[:1]
 
 
 def _ends_in_time(context: SearchContext, plan: Plan) -> bool:
     """Whether a simulation that begins now ends soon enough after the limit."""
-    return seconds_to_simulate(plan, context.problem.workload.communication) <= context.clock.left_s(GRACE_S)
+    return seconds_to_simulate(context.problem, plan) <= context.clock.left_s(GRACE_S)
 
 
 def _too_late(context: SearchContext, plan: Plan) -> bool:

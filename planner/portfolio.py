@@ -19,7 +19,7 @@ from planner.optimizers._chain_settings import asked_of
 from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, SearchContext, refusal
 from planner.options import GENERAL_MODELS, Objective, Replication
 from planner.result import Contribution
-from planner.simulation.effort import ACTIONS_PER_S, seconds_to_simulate
+from planner.simulation.effort import TASKS_PER_S, seconds_to_simulate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def _search(context: SearchContext, found: list[Searched]) -> None:
 def _until_simulation(context: SearchContext, found: list[Searched]) -> float:
     """Seconds until the simulation of the best plan has to begin; infinite where there is none."""
     known = _best_of(found)
-    takes = (seconds_to_simulate(each.plan, context.problem.workload.communication) for each in known)
+    takes = (seconds_to_simulate(context.problem, each.plan) for each in known)
     return min((max(0.0, context.clock.left_s(SIMULATION_GRACE_S) - seconds) for seconds in takes), default=math.inf)
 
 
@@ -192,11 +192,13 @@ def _steps(context: SearchContext) -> tuple[Step, ...]:
 
 
 def _simulates_long(context: SearchContext) -> bool:
-    """Whether the largest plans take longer to simulate than what is left after the search."""
+    """Whether the largest plans, two passes and transfers a stage, take longer than what the search leaves."""
     problem = context.problem
-    most = 2 * min(len(problem.index), len(problem.cluster.devices)) * max((m for _, m in context.batches()), default=0)
+    virtual = context.is_virtual or context.options.optimizer in OTHER_PLANS
+    stages = len(problem.index) if virtual else min(len(problem.index), len(problem.cluster.devices))
+    most = 4 * stages * max((count for _, count in context.batches()), default=0)
     left_s = (1 - SEARCH_SHARE) * context.clock.left_s() + SIMULATION_GRACE_S
-    return most > left_s * ACTIONS_PER_S[problem.workload.communication]
+    return most > left_s * TASKS_PER_S[problem.workload.communication]
 
 
 def _is_open(each: Searched, step: Step, found: list[Searched]) -> bool:

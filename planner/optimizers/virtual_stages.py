@@ -50,6 +50,11 @@ RESERVES = (0.0, 0.01, 0.03, 0.1)
 """Shares of the memory that are left free where a plan does not fit after all."""
 
 
+SCOPE = "equal degrees, all device groups, several stages on each"
+TABLES_S = 1e-6
+"""Seconds for each pair of layers until the first plan; without so much time what is known already has to do."""
+
+
 @OPTIMIZERS.register
 class VirtualStages:
     """Interleaved and V-shaped pipelines on equal devices with equal replication."""
@@ -76,6 +81,8 @@ class VirtualStages:
     def search(self, context: SearchContext) -> Outcome:
         """The best shapes of every placement, each with the first schedule that it is legal for."""
         found: list[Candidate] = []
+        if context.incumbents and context.clock.left_s() < TABLES_S * len(context.problem.index) ** 2:
+            return Outcome(candidates=(), exact=False, scope=SCOPE, finished=False)
         best = min((c.objective_s for c in context.incumbents), default=math.inf)
         classes = device_classes(context.problem, context.problem.workload.tensor)
         for placement in (Placement.LOOP, Placement.V):
@@ -90,7 +97,7 @@ class VirtualStages:
         return Outcome(
             candidates=tuple(sorted(found, key=lambda c: c.objective_s)),
             exact=False,
-            scope="equal degrees, all device groups, several stages on each",
+            scope=SCOPE,
             finished=not context.clock.expired(),
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.long_graphs import long_chain, problem_of
@@ -11,8 +13,10 @@ from planner.optimizers.base import Clock, SearchContext
 from planner.options import Objective, SearchOptions
 from planner.plan import Plan, Stage
 from planner.portfolio import Searched, _until_simulation
+from planner.problem import Problem
 from planner.service import plan
-from planner.simulation.effort import num_actions, seconds_to_simulate
+from planner.simulation.effort import num_tasks, seconds_to_simulate
+from planner.simulation.program import build
 from planner.verify import verify
 from planner.workload import Communication
 
@@ -67,10 +71,16 @@ def test_grace_is_time_after_the_limit() -> None:
 
 
 def test_blocking_transfers_take_longer_to_simulate() -> None:
+    split, overlapped = an_equal_split(), replace(TRAINING.workload, communication=Communication.OVERLAPPED)
+    slow = seconds_to_simulate(TRAINING, split)
+    assert slow == pytest.approx(4 * seconds_to_simulate(TRAINING.with_workload(overlapped), split))
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, TRAINING])
+def test_what_is_simulated_is_counted_before(problem: Problem) -> None:
     split = an_equal_split()
-    assert num_actions(split) == 2 * NUM_DEVICES * 256
-    slow, quick = (seconds_to_simulate(split, each) for each in (Communication.BLOCKING, Communication.OVERLAPPED))
-    assert slow == pytest.approx(4 * quick)
+    tasks = build(problem, CostModel(problem).price(split)).tasks
+    assert num_tasks(problem, split) == sum(task.category in ("compute", "transfer") for task in tasks)
 
 
 def test_a_search_ends_early_enough_to_simulate_what_it_found() -> None:
@@ -81,6 +91,6 @@ def test_a_search_ends_early_enough_to_simulate_what_it_found() -> None:
     before = _until_simulation(context, [searched])
     searched.outcomes["uniform"] = uniform.Uniform().search(context)
     best = searched.outcomes["uniform"].candidates[0].plan
-    takes = seconds_to_simulate(best, Communication.BLOCKING)
+    takes = seconds_to_simulate(TRAINING, best)
     assert before == float("inf")
     assert takes < 1000.0 - _until_simulation(context, [searched]) + 0.7 < takes + 60.0
