@@ -1,20 +1,21 @@
 """A stage's backward pass in two parts: gradients of its inputs first, those of its weights when there is time.
 
 Zero-bubble schedules (Qi et al. 2024) run them as actions I and W. The work is PyTorch's own (`stage_backward_input`,
-`stage_backward_weight`), so that it costs here what it costs in PyTorch's schedules; this module adds the weights that
-PyTorch's search does not find: those from which no path leads to an operator that depends on an input of the stage.
+`stage_backward_weight`), so that it costs here what it costs in PyTorch's schedules; `loose_weights` adds the weights
+for which these are wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.autograd.graph import get_gradient_edge
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+
+from planner.runtime.loose_weights import Group, LooseWeights, is_loose, next_on, nodes_below, nodes_towards
 
 
 @dataclass(slots=True)
@@ -22,20 +23,13 @@ class WeightWork:
     """What the weights' part needs from the inputs' part. Run it once."""
 
     weights: list[nn.Parameter]
-    groups: list[dict[str, Any]]
-    edges: list[GradientEdge]
-    gradients: list[torch.Tensor]
-    missed: list[nn.Parameter]
+    groups: list[Group]
+    loose: LooseWeights
 
     def run(self) -> None:
-        """Add to the gradients of all weights."""
-        stage_backward_weight(iter(self.weights), self.groups, retain_graph=bool(self.missed))
-        if not self.missed:
-            return
-        made = torch.autograd.grad(self.edges, self.missed, self.gradients, allow_unused=True)
-        for weight, gradient in zip(self.missed, made, strict=True):
-            if gradient is not None:
-                weight.grad = gradient.clone() if weight.grad is None else weight.grad + gradient
+        """Add to the gradients of all weights. PyTorch's part comes last: it frees the graph as it goes."""
+        self.loose.run()
+        stage_backward_weight(iter(self.weights), self.groups)
 
 
 def input_gradients(
@@ -46,38 +40,30 @@ def input_gradients(
 ) -> WeightWork:
     """Add to the gradients of `inputs` (leaves), and keep what those of `weights` need.
 
-    `roots` are outputs or loss, each with its gradient; they are detached when this returns.
+    `roots` are outputs or loss, each with its gradient. Let them go when this returns: they hold the graph.
     """
-    roots = [_detachable(root) for root in roots]
+    roots = [_handle(root) for root in roots]
     edges = [get_gradient_edge(root) for root in roots]
-    reached = _reached([edge.node for edge in edges])
+    path = nodes_towards([get_gradient_edge(leaf).node for leaf in inputs], [edge.node for edge in edges])
+    apart = [(edge, given) for edge, given in zip(edges, gradients, strict=True) if edge.node not in path]
+    below = nodes_below([edge.node for edge, _ in apart])
     _, groups = stage_backward_input(list(roots), list(gradients), list(inputs), iter(weights))
-    found = {node for group in groups for node in group["params"]}
-    used = [weight for weight in weights if _node(weight) in reached]
+    loose = [group for group in groups if is_loose(group, below)]
+    seeds = {n: g for group in loose for n, g in zip(group["intermediates"], group["grads"], strict=True)}
+    targets = below.union(*(group["params"] for group in loose))
     return WeightWork(
         weights=list(weights),
-        groups=groups,
-        edges=edges,
-        gradients=list(gradients),
-        missed=[weight for weight in used if _node(weight) not in found],
+        groups=[group for group in groups if not is_loose(group, below)],
+        loose=LooseWeights(
+            weights=[weight for weight in weights if get_gradient_edge(weight).node in targets],
+            seeds=seeds,
+            apart=apart,
+            ends=next_on(path, seeds),
+        ),
     )
 
 
-def _detachable(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that may be detached in place: no view, and not the input itself."""
-    return tensor.clone() if tensor.is_leaf or tensor._is_view() else tensor
-
-
-def _node(weight: nn.Parameter) -> Node:
-    return get_gradient_edge(weight).node
-
-
-def _reached(roots: Sequence[Node]) -> set[Node]:
-    """All nodes of the graph below."""
-    seen, stack = set(roots), list(roots)
-    while stack:
-        for node, _ in stack.pop().next_functions:
-            if node is not None and node not in seen:
-                seen.add(node)
-                stack.append(node)
-    return seen
+def _handle(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values and graph, for PyTorch to detach in place: no leaf, no view, saved by no operator."""
+    handle: torch.Tensor = torch.ops.aten._unsafe_view.default(tensor, tensor.shape)
+    return handle

@@ -141,13 +141,13 @@ class LayerChain:
 
     def _split_backward(self, state: Pass, observe: Observer) -> None:
         """Input gradients of all layers in reverse, then weight gradients in the same order."""
+        state.values.clear()  # each layer's graph is held by its step alone
         late: list[tuple[str, Callable[[], None]]] = []
         for layer in reversed(self.layer_ids):
-            step = state.steps.pop()
-            roots, incoming = _roots(step, state)
-            if roots:
-                late.append((layer, self._input_gradients(layer, step, (roots, incoming), observe)))
-                state.add_gradients(step.leaves)
+            weight_work = self._input_gradients(layer, state.steps.pop(), state, observe)
+            if weight_work is not None:
+                late.append((layer, weight_work))
+            del weight_work
         late.reverse()
         while late:
             layer, weight_work = late.pop()
@@ -155,20 +155,18 @@ class LayerChain:
                 weight_work()
             del weight_work  # frees what the layer kept
 
-    def _input_gradients(
-        self,
-        layer: str,
-        step: Step,
-        given: tuple[list[torch.Tensor], list[torch.Tensor]],
-        observe: Observer,
-    ) -> Callable[[], None]:
+    def _input_gradients(self, layer: str, step: Step, state: Pass, observe: Observer) -> Callable[[], None] | None:
         """What is left to do for the weights. Without an input that needs a gradient: everything."""
+        roots, incoming = _roots(step, state)
+        if not roots:
+            return None
         inputs = [leaf for leaf in step.leaves.values() if leaf.requires_grad]
         if not inputs:
-            return lambda: torch.autograd.backward(*given)
+            return lambda: torch.autograd.backward(roots, incoming)
         weights = self.parameters(layer)
         with observe(layer, Phase.BACKWARD_INPUT):
-            work = input_gradients(*given, inputs, weights)
+            work = input_gradients(roots, incoming, inputs, weights)
+        state.add_gradients(step.leaves)
         return work.run
 
 

@@ -77,16 +77,8 @@ def test_kept_bytes_add_up_to_those_of_the_model(name):
     assert 0 <= expected - sum(kept.bytes_of.values()) <= constants
 
 
-PARTLY_FOUND = pytest.mark.xfail(
-    reason="planner.runtime.split_backward: a weight that is read twice, once before any input"
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "split"),
-    [(name, False) for name in CONFIGS]
-    + [pytest.param(name, True, marks=PARTLY_FOUND if name == "t5" else ()) for name in CONFIGS],
-)
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_gradients_are_those_of_the_model(name, split):
     program, whole = _program(name), _program(name)
     LayerChain(program).run(Timings(CpuStopwatch()), split=split)
