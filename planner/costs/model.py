@@ -174,6 +174,7 @@ class CostModel:
         kind, (setting, parts, seconds) = max(by_type.items(), key=lambda item: _slowness(item[1][2]))
         prices = self.layer_prices(kind, plan.microbatch_size / (sharers * stage.context), stage.tensor)
         memory = self._memory_parts(parts, stage, setting)
+        sends_back = sends_gradients(self.problem.index, layers)
         return PricedStage(
             stage=stage,
             layers=layers,
@@ -183,7 +184,7 @@ class CostModel:
             dealt=shape.dealt[number],
             is_cpu=self._is_cpu[kind],
             tied_s=self._tied_s(plan, number, stage_of),
-            kept=self._kept(parts, stage, sharers),
+            kept=self._kept(parts, stage, sharers, sends_back=sends_back),
             transient_bytes=memory.activations_bytes,
             in_flight=0,
             kept_peak_bytes=0,
@@ -194,17 +195,20 @@ class CostModel:
                 prices,
                 layers,
                 self.problem.profile_of[kind].action_overhead_s,
-                sends_back=sends_gradients(self.problem.index, layers),
+                sends_back=sends_back,
             ),
         )
 
-    def _kept(self, parts: StageParts, stage: Stage, sharers: int) -> Kept:
-        """What full recomputation computes again in I is held until W; selective recomputes what W does not read."""
+    def _kept(self, parts: StageParts, stage: Stage, sharers: int, *, sends_back: bool) -> Kept:
+        """What full recomputation computes again in I is held until W; selective recomputes what W does not read.
+
+        A stage that sends no gradient back computes it again in W, where nothing is held.
+        """
         kept = kept_bytes_per_microbatch(
             parts, self.problem.workload, stage.recomputation, stage.tensor, sharers, stage.context
         )
         full = stage.recomputation is Recomputation.FULL and self.problem.training is not None
-        again = max(0, parts.activation_bytes - kept) if full else 0
+        again = max(0, parts.activation_bytes - kept) if full and sends_back else 0
         return Kept(from_forward=kept, from_input_gradient=again)
 
     def _on_type(
