@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.long_graphs import long_chain, problem_of
-from benchmarks.machine import machine
+from benchmarks.proof import write_rows
 from benchmarks.scaling import recorded
 from planner.errors import InputError
 from planner.optimizers.base import OPTIMIZERS
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
         done.append(row)
         print(json.dumps(row), flush=True)
         if given.json:
-            given.json.write_text(json.dumps({"machine": machine(), "rows": done}, indent=1) + "\n")
+            write_rows(done, given.json)
     table = Table("problem", "optimizer", "limit", "over", "cpu s", "plan", "bound")
     for row in done:
         values = (row[name] for name in ("problem", "optimizer", "limit_s", "over_s", "cpu_s", "plan", "bound"))

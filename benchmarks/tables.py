@@ -85,6 +85,18 @@ def estimates_table(rows: list[Row]) -> str:
     return markdown(columns, [row | {name: f"{row[name]:,}" for name in counts} for row in rows])
 
 
+def limits_table(rows: list[Row]) -> str:
+    """One line per problem, optimizer and limit: seconds beyond the limit."""
+    columns = ("problem", "optimizer", "limit_s", "over_s", "cpu_s", "plan", "bound")
+    lines = [
+        row
+        | {name: _digits(row[name], 1) for name in ("limit_s", "over_s", "cpu_s")}
+        | {name: "yes" if row[name] else "no" for name in ("plan", "bound")}
+        for row in rows
+    ]
+    return markdown(columns, lines)
+
+
 def agreement_table(values: Row) -> str:
     """The summary, one line per entry."""
     entries = values["summary"] | {"disagreements": len(values["summary"]["disagreements"])}
@@ -216,6 +228,7 @@ TABLES: dict[str, Callable[[Any], str]] = {
     "agreement": agreement_table,
     "architectures": architectures_table,
     "estimates": estimates_table,
+    "limits": limits_table,
     "measuring": measuring_table,
     "proof-published": proof_tables,
     "proof-transformers": proof_tables,

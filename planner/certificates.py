@@ -22,7 +22,7 @@ from planner.schedules import SCHEDULES, Placement
 PROVEN_GAP = 2e-6
 """A relative gap up to which a plan counts as proven optimal in its search model: what solvers' tolerances leave."""
 
-BOUND_GRACE_S = 1.5
+BOUND_GRACE_S = 1.2
 """How long bounds may go on after the time limit."""
 
 LEAST_BOUND_S = 0.2

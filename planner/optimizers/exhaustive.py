@@ -19,8 +19,9 @@ from planner.problem import Problem
 MAX_PLANS = 100_000
 """More plans than this are refused: about 20 seconds of pricing."""
 
+MAX_DEVICES = 64
 MAX_IDEALS = 1_000
-"""More down-closed sets of layers than this are refused without counting any plan."""
+"""More devices, or down-closed sets of layers, than this are refused without counting any plan."""
 
 Partition = tuple[int, ...]
 """The stages from the first on, each a bitset of layer positions."""
@@ -41,6 +42,9 @@ class Exhaustive:
         if not device_groups(context.problem):
             work = context.problem.workload
             return f"no class of equal devices has {work.tensor * work.context} of them (tensor x context degree)"
+        devices = len(context.problem.cluster.devices)
+        if devices > MAX_DEVICES:
+            return f"it compares the routes of at most {MAX_DEVICES} devices (here {devices})"
         count = count_plans(context)
         return "" if count <= MAX_PLANS else f"more than {MAX_PLANS:,} plans"
 
@@ -79,8 +83,8 @@ def count_plans(context: SearchContext) -> int:
             if chains.get(stages):
                 placed = sum(1 for _ in islice(assignments(context, stages, batch), MAX_PLANS + 1))
                 total += chains[stages] * placed * len(context.schedules) * len(context.levels) ** stages
-        if total > MAX_PLANS:
-            break
+            if total > MAX_PLANS:
+                return total
     return total
 
 

@@ -60,3 +60,8 @@ def test_so_does_that_of_a_plan() -> None:
     assert [(v.code, v.message) for v in said] == [
         ("degrees", "stage 0 has expert degree 2, but no layer of the model has experts: use 1")
     ]
+
+
+def test_so_are_large_clusters() -> None:
+    with pytest.raises(InputError, match=r"routes of at most 64 devices \(here 128\); use auto or one of "):
+        plan(problem_of(long_chain(20), 128), replace(JOINT, optimizer="exhaustive", searched=()))
