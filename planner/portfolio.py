@@ -20,6 +20,7 @@ from planner.optimizers.base import OPTIMIZERS, Candidate, Clock, Outcome, Searc
 from planner.options import GENERAL_MODELS, Objective, Replication
 from planner.result import Contribution
 from planner.simulation.effort import TASKS_PER_S, seconds_to_simulate
+from planner.verify import verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +140,8 @@ def _search(context: SearchContext, found: list[Searched]) -> None:
     if context.options.optimizer == "auto" and context.options.objective is Objective.ITERATION_TIME:
         for each in found:
             _under_other_schedules(each, search_clock)
+    for each in found:
+        _at_other_depths(each, search_clock)
     if not any(each.outcomes and (each.is_solved or each.best_s < math.inf) for each in found):
         _fall_back(found)
     named = context.options.optimizer
@@ -169,6 +172,37 @@ def _under_other_schedules(each: Searched, clock: Clock) -> None:
         name = f"{PER_SCHEDULE} under {schedule}"
         each.outcomes[name] = replace(outcome, exact=False, bound_s=None, notes=())
         each.contributions.append(_contribution(context, name, outcome, time.monotonic() - started))
+
+
+def _at_other_depths(each: Searched, clock: Clock) -> None:
+    """With the number of stages given, until a plan fits, where no plan of the recurrence over suffixes does.
+
+    Under some schedules a stage holds more the more stages are before it, which such a recurrence does not know.
+    """
+    outcome = each.outcomes.get(PER_SCHEDULE)
+    if outcome is None or not outcome.candidates or each.context.options.num_stages is not None:
+        return
+    if any(not verify(c.plan, each.context.problem, each.context.costs) for c in _all_candidates(each)):
+        return
+    most = min(len(each.context.problem.index), len(each.context.problem.cluster.devices))
+    known = len(outcome.candidates[0].plan.stages)
+    for depth in sorted(range(1, most + 1), key=lambda depth: (abs(depth - known), depth)):
+        if clock.expired():
+            break
+        options = replace(each.context.options, num_stages=depth)
+        context = replace(each.context, options=options, clock=clock)
+        started = time.monotonic()
+        found = OPTIMIZERS[PER_SCHEDULE].search(context)
+        if found.candidates:
+            name = f"{PER_SCHEDULE} in {depth} stages"
+            each.outcomes[name] = replace(found, exact=False, bound_s=None, notes=())
+            each.contributions.append(_contribution(context, name, found, time.monotonic() - started))
+            break
+
+
+def _all_candidates(each: Searched) -> Iterator[Candidate]:
+    """The variant's candidates, the best of every outcome first."""
+    yield from (c for outcome in each.outcomes.values() for c in outcome.candidates)
 
 
 def _fall_back(found: list[Searched]) -> None:

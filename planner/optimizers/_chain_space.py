@@ -242,21 +242,23 @@ class ChainSpace:
     def _in_flight(self, counts: Counts, config: Config, stages_from_here: int) -> int:
         """Microbatches held by the first stage of the rest of the pipeline.
 
-        Assumes what holds for 1F1B and GPipe: it depends only on the number of stages from here on and on the sum of
-        their dealt replicas.
+        Under 1F1B and GPipe it depends only on the number of stages from here on and on the sum of their dealt
+        replicas. Under ZB-H1 and ZB-H2 it grows with the stages before: they are counted where the number of all stages
+        is given, and left out where it is free, which is too little and so loses no plan.
         """
+        before = max(0, (self.context.options.num_stages or 0) - stages_from_here)
         dealt = [1] * stages_from_here
         if self.dealt:
             dealt[0] = config.replicas
             if stages_from_here > 1:
                 dealt[1] = sum(counts) - (stages_from_here - 2)
         shape = PipelineShape(
-            num_stages=stages_from_here,
+            num_stages=before + stages_from_here,
             num_microbatches=self.num_microbatches,
-            dealt=tuple(dealt),
+            dealt=(*[1] * before, *dealt),
             forward_only=self.problem.training is None,
         )
-        return SCHEDULES[self.schedule].in_flight(shape, 0)
+        return SCHEDULES[self.schedule].in_flight(shape, before)
 
     def _group_routes(self, groups: tuple[Group, ...]) -> GroupRoutes | None:
         """Routes inside and among the tensor-parallel groups of a stage; None when a link is missing."""
