@@ -62,7 +62,7 @@ def finalists(context: SearchContext, searched: list[Searched]) -> list[Finalist
 
 
 def _affordable(context: SearchContext, named: list[tuple[Candidate, str]]) -> list[tuple[Candidate, str]]:
-    """The candidates whose simulation ends in time, if there are any; else the one with the fewest passes and transfers."""
+    """The candidates whose simulation ends in time, if there are any; else the one with the fewest tasks."""
     quick = [pair for pair in named if _ends_in_time(context, pair[0].plan)]
     return quick or sorted(named, key=lambda pair: num_tasks(context.problem, pair[0].plan))[:1]
 

@@ -97,5 +97,5 @@ def test_a_long_chain_is_planned_close_to_its_bound() -> None:
 def test_chain_dp_refuses_what_its_tables_do_not_hold() -> None:
     from planner.errors import InputError
 
-    with pytest.raises(InputError, match="use auto or one of .*multilevel"):
+    with pytest.raises(InputError, match=r"use auto or one of .*multilevel"):
         plan(long_chain(1600, 2), SearchOptions(optimizer="chain_dp"))
