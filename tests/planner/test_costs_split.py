@@ -13,8 +13,6 @@ from planner.problem import Problem
 from planner.simulation.estimate import simulate_plan
 from planner.workload import Recomputation
 
-PARTS = {"backward_input_s": 1.25, "backward_weight_s": 1.0}
-
 
 def frozen(problem: Problem, count: int) -> Problem:
     """The first layers are not trained."""
@@ -25,7 +23,7 @@ def frozen(problem: Problem, count: int) -> Problem:
 def measured(problem: Problem, overhead_s: float = 0.0) -> Problem:
     """With measured parts of the backward pass, and seconds for each pass of a stage."""
     table = problem.profiles[0].tables[0]
-    layers = {name: replace(cost, **PARTS) for name, cost in table.layers.items()}
+    layers = {name: replace(cost, backward_input_s=1.25, backward_weight_s=1.0) for name, cost in table.layers.items()}
     tables = (replace(table, layers=layers),)
     return replace(problem, profiles=(replace(problem.profiles[0], tables=tables, action_overhead_s=overhead_s),))
 
@@ -42,7 +40,7 @@ def parts_of(problem: Problem, plan: Plan) -> list[tuple[float, float]]:
 
 def test_the_first_stage_has_nothing_to_do_for_input_gradients() -> None:
     """Split parts take 1.25 + 1 s, the whole 2 s: the first stage runs the whole in W."""
-    problem, plan = split_problem(**PARTS)
+    problem, plan = split_problem(backward_input_s=1.25, backward_weight_s=1.0)
     first, second = simulate_plan(problem, plan)[0].lanes
     takes = {span.label: span.end_s - span.start_s for lane in (first, second) for span in lane.spans}
     assert (takes["0I0"], takes["0W0"]) == (0.0, 2.0)
