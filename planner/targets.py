@@ -98,17 +98,17 @@ class Target:
 
     def check(self, plan: Plan, problem: Problem) -> None:
         """ExportError that names the stage, where the engine cannot express the plan."""
+        wrong = self._misfit_of_workload(problem.workload)
+        remedy = _others_for(problem.workload) if wrong else f"plan with --target {self.name}"
         for words, pointer in self._misfits(plan, problem):
-            raise ExportError(
-                f"{words}, which {self.name} cannot express: plan with --target {self.name}", pointer=pointer
-            )
+            raise ExportError(f"{words}, which {self.name} cannot express: {remedy}", pointer=pointer)
 
     def refusal(self, problem: Problem, options: SearchOptions) -> str:
         """What is given and the engine cannot express, in words; empty where a search may go on."""
         training = problem.training
         wrong = self._misfit_of_workload(problem.workload)
         if wrong:
-            return f"{wrong}: use another target"
+            return f"{wrong}: {_others_for(problem.workload)}"
         if options.schedule not in ("auto", *self.schedules):
             return f"the schedule {options.schedule!r}: use {', '.join(self.schedules)} or auto"
         dealt = options.replica_mode is ReplicaMode.DEALT and options.replication is not Replication.NONE
@@ -299,6 +299,12 @@ TARGETS = {
     )
 }
 """By name. `runtime` is `pipeplan run`; the others are exporters, which say where the limits come from."""
+
+
+def _others_for(workload: Training | Inference) -> str:
+    """The targets that can run such a workload, to be named instead."""
+    names = [name for name, target in TARGETS.items() if not target._misfit_of_workload(workload)]
+    return f"use one of the targets {', '.join(names)}"
 
 
 def target_of(options: SearchOptions) -> Target | None:

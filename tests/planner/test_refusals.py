@@ -13,6 +13,7 @@ from planner.options import Decision, SearchOptions
 from planner.plan import Plan, Stage
 from planner.problem import Problem
 from planner.service import plan
+from planner.targets import TARGETS
 from planner.verify import verify
 
 DENSE = recorded("gpt2-small", 1, 8)
@@ -65,3 +66,13 @@ def test_so_does_that_of_a_plan() -> None:
 def test_so_are_large_clusters() -> None:
     with pytest.raises(InputError, match=r"routes of at most 64 devices \(here 128\); use auto or one of "):
         plan(problem_of(long_chain(20), 128), replace(JOINT, optimizer="exhaustive", searched=()))
+
+
+def test_a_refused_target_names_others_that_are_not() -> None:
+    with pytest.raises(InputError, match="cannot express training: use one of the targets ") as e:
+        plan(DENSE, replace(JOINT, target="vllm"))
+    named = str(e.value).rpartition("use one of the targets ")[2].split(", ")
+    assert named
+    assert "vllm" not in named
+    for other in named:
+        assert TARGETS[other].refusal(DENSE, replace(JOINT, target=other)) == ""
