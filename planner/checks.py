@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from planner.cluster import Cluster
 from planner.errors import InputError
-from planner.graph import LayerGraph
+from planner.graph import Layer, LayerGraph, TiedParameters
 from planner.profile import DTYPE_BYTES, LayerCost, Profile
 from planner.workload import Inference, Training
 
@@ -132,13 +133,55 @@ def _check_sets(graph: LayerGraph, known: set[str]) -> None:
         if len(set(group)) < len(group):
             raise InputError(f"{at[1:]} names a layer twice: remove the repetition", pointer=at)
     for number, tied in enumerate(graph.tied):
-        smallest = min((layer.parameter_bytes for layer in graph.layers if layer.id in tied.layers), default=0)
-        check_number(
-            tied.parameter_bytes,
-            f"tied set {number}: parameter_bytes (shared by layers of at least {smallest} bytes)",
-            f"/graph/tied/{number}/parameter_bytes",
-            high=smallest,
-        )
+        _check_tied(number, tied, graph)
+    _check_shared(graph)
+
+
+def _check_tied(number: int, tied: TiedParameters, graph: LayerGraph) -> None:
+    at, name = f"/graph/tied/{number}", f"tied set {number}"
+    smallest = min((layer.parameter_bytes for layer in graph.layers if layer.id in tied.layers), default=0)
+    check_number(
+        tied.parameter_bytes,
+        f"{name}: parameter_bytes (shared by layers of at least {smallest} bytes)",
+        f"{at}/parameter_bytes",
+        high=smallest,
+    )
+    check_number(
+        tied.replicated_parameter_bytes,
+        f"{name}: replicated_parameter_bytes (a part of its parameter_bytes)",
+        f"{at}/replicated_parameter_bytes",
+        high=tied.parameter_bytes,
+    )
+    check_number(
+        tied.expert_parameter_bytes,
+        f"{name}: expert_parameter_bytes (a part of those that are not replicated)",
+        f"{at}/expert_parameter_bytes",
+        high=tied.parameter_bytes - tied.replicated_parameter_bytes,
+    )
+
+
+def _check_shared(graph: LayerGraph) -> None:
+    """No layer shares more bytes of a kind, in all its sets together, than it has."""
+    shared: dict[str, Counter[str]] = defaultdict(Counter)
+    for tied in graph.tied:
+        for name in tied.layers:
+            shared[name].update(_kinds(tied))
+    for number, layer in enumerate(graph.layers):
+        owned = _kinds(layer)
+        for kind, count in shared[layer.id].items() if layer.id in shared else ():
+            if count > owned[kind]:
+                raise InputError(
+                    f"layer {layer.id!r} shares {count} bytes of {kind} parameters in its tied sets, but has "
+                    f"{owned[kind]}: lower the sets' parameter_bytes, or say how much of them is "
+                    "replicated_parameter_bytes or expert_parameter_bytes",
+                    pointer=f"/graph/layers/{number}",
+                )
+
+
+def _kinds(item: Layer | TiedParameters) -> dict[str, int]:
+    """Bytes of the parameters by what divides them."""
+    copied, experts = item.replicated_parameter_bytes, item.expert_parameter_bytes
+    return {"dense": item.parameter_bytes - copied - experts, "replicated": copied, "expert": experts}
 
 
 def check_cluster(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from planner.costs.compute import selective_kept_bytes
-from planner.graph import Edge, Layer, LayerGraph, TiedParameters
+from planner.graph import Edge, Layer, LayerGraph
 from planner.plan import Plan
 from planner.problem import Problem
 from planner.profile import CostTable, LayerCost, Profile
@@ -74,10 +74,7 @@ def coarsened(problem: Problem, boundaries: Sequence[int]) -> Coarse:
         ),
         edges=tuple(_edges(problem, block_of, names)),
         tied=tuple(
-            TiedParameters(
-                layers=tuple(names[block_of[index.position[name]]] for name in tied.layers),
-                parameter_bytes=tied.parameter_bytes,
-            )
+            replace(tied, layers=tuple(names[block_of[index.position[name]]] for name in tied.layers))
             for tied in problem.graph.tied
         ),
         colocated=tuple(

@@ -79,13 +79,17 @@ class Edge:
 class TiedParameters:
     """Parameters that several layers share: each stage that reads them keeps one copy.
 
-    `parameter_bytes` is the shared part, counted in `Layer.parameter_bytes` of every member.
+    `parameter_bytes` is the shared part, counted in `Layer.parameter_bytes` of every member. As in a layer,
+    `replicated_parameter_bytes` and `expert_parameter_bytes` are the parts of it that tensor parallelism copies and
+    that routed experts own.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
 
     layers: tuple[str, ...]
     parameter_bytes: int
+    replicated_parameter_bytes: int = 0
+    expert_parameter_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

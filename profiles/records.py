@@ -9,7 +9,7 @@ from importlib.resources.abc import Traversable
 
 from planner import codec
 from planner.errors import InputError
-from planner.graph import Edge, Layer, LayerGraph
+from planner.graph import Edge, Layer, LayerGraph, TiedParameters
 from planner.profile import DTYPE_BYTES
 from profiles.model import LayerWork, ModelRecord
 
@@ -63,7 +63,7 @@ class _Scale:
             graph,
             layers=tuple(self._layer(layer) for layer in graph.layers),
             edges=tuple(self._edge(edge) for edge in graph.edges),
-            tied=tuple(replace(tied, parameter_bytes=self.bytes(tied.parameter_bytes)) for tied in graph.tied),
+            tied=tuple(self._tied(tied) for tied in graph.tied),
         )
 
     def work(self, work: LayerWork) -> LayerWork:
@@ -93,6 +93,14 @@ class _Scale:
             expert_dispatch_bytes_per_sample=self.bytes(layer.expert_dispatch_bytes_per_sample),
             context_bytes_per_sample=self.bytes(layer.context_bytes_per_sample),
             kv_bytes_per_token=self.bytes(layer.kv_bytes_per_token),
+        )
+
+    def _tied(self, tied: TiedParameters) -> TiedParameters:
+        return replace(
+            tied,
+            parameter_bytes=self.bytes(tied.parameter_bytes),
+            replicated_parameter_bytes=self.bytes(tied.replicated_parameter_bytes),
+            expert_parameter_bytes=self.bytes(tied.expert_parameter_bytes),
         )
 
     def _edge(self, edge: Edge) -> Edge:

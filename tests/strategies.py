@@ -266,10 +266,24 @@ def dag_problems(draw: st.DrawFn, *, most_layers: int = 6, most_devices: int = 3
 
 
 def _tied(draw: st.DrawFn, layers: list[Layer]) -> tuple[TiedParameters, ...]:
-    smallest = min(layers[0].parameter_bytes, layers[-1].parameter_bytes)
-    if len(layers) < 2 or not smallest or draw(st.integers(0, 3)):
+    if len(layers) < 2 or draw(st.integers(0, 3)):
         return ()
-    return (TiedParameters(layers=(layers[0].id, layers[-1].id), parameter_bytes=smallest),)
+    shared = shared_parameters(layers[0], layers[-1])
+    return (shared,) if shared.parameter_bytes else ()
+
+
+def shared_parameters(first: Layer, second: Layer) -> TiedParameters:
+    """The most that two layers can share, kind by kind."""
+    ends = (first, second)
+    copied = min(layer.replicated_parameter_bytes for layer in ends)
+    experts = min(layer.expert_parameter_bytes for layer in ends)
+    dense = min(x.parameter_bytes - x.replicated_parameter_bytes - x.expert_parameter_bytes for x in ends)
+    return TiedParameters(
+        layers=(first.id, second.id),
+        parameter_bytes=dense + copied + experts,
+        replicated_parameter_bytes=copied,
+        expert_parameter_bytes=experts,
+    )
 
 
 def _colocated(draw: st.DrawFn, layers: list[Layer]) -> tuple[tuple[str, ...], ...]:

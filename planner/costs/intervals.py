@@ -27,16 +27,21 @@ class Intervals:
     def __init__(self, problem: Problem) -> None:
         self.index = problem.index
         layers, runs = self.index.layers, self.index.runs_backward
-        repeated, repeated_trainable, self._outside = _tied(problem)
+        tied = _Tied(problem)
+        self._outside = tied.outside
         self._tensors = tensor_sums(self.index)
-        self._parameters = _int_sums([x.parameter_bytes for x in layers]) - repeated
-        self._replicated = _int_sums([x.replicated_parameter_bytes for x in layers])
-        self._trainable = _int_sums([x.parameter_bytes * x.trainable for x in layers]) - repeated_trainable
-        self._trainable_replicated = _int_sums([x.replicated_parameter_bytes * x.trainable for x in layers])
-        self._experts = _int_sums([x.expert_parameter_bytes for x in layers])
+        self._parameters = _int_sums([x.parameter_bytes for x in layers]) - tied.repeated
+        self._replicated = _int_sums([x.replicated_parameter_bytes for x in layers]) - tied.replicated
+        self._trainable = _int_sums([x.parameter_bytes * x.trainable for x in layers]) - tied.repeated_trainable
+        self._trainable_replicated = (
+            _int_sums([x.replicated_parameter_bytes * x.trainable for x in layers]) - tied.replicated_trainable
+        )
+        self._experts = _int_sums([x.expert_parameter_bytes for x in layers]) - tied.experts
         self._largest_dense = _running_max([x.parameter_bytes - x.expert_parameter_bytes for x in layers])
         self._largest_experts = _running_max([x.expert_parameter_bytes for x in layers])
-        self._trainable_experts = _int_sums([x.expert_parameter_bytes * x.trainable for x in layers])
+        self._trainable_experts = (
+            _int_sums([x.expert_parameter_bytes * x.trainable for x in layers]) - tied.experts_trainable
+        )
         self._collectives = self._both_passes([x.tensor_collective_bytes_per_sample for x in layers])
         self._dispatch = self._both_passes([x.expert_dispatch_bytes_per_sample for x in layers])
         self._context = self._both_passes([x.context_bytes_per_sample for x in layers])
@@ -200,15 +205,24 @@ class _Corners:
         return totals.cumsum(axis=1, out=totals)[: self.n + 1, : self.n + 1]
 
 
-def _tied(problem: Problem) -> tuple[Array, Array, Array]:
-    index, n = problem.index, len(problem.index)
-    repeated, repeated_trainable, outside = (np.zeros((n + 1, n + 1), dtype=np.int64) for _ in range(3))
-    for tied in problem.graph.tied:
-        positions = [index.position[name] for name in tied.layers]
-        trainable = [i for i in positions if index.layers[i].trainable]
-        here, here_trainable = _count_in(n, positions), _count_in(n, trainable)
-        repeated += tied.parameter_bytes * np.maximum(here - 1, 0)
-        repeated_trainable += tied.parameter_bytes * np.maximum(here_trainable - 1, 0)
-        partly = (here_trainable > 0) & (here_trainable < len(trainable))
-        outside += tied.parameter_bytes * partly
-    return repeated, repeated_trainable, outside
+class _Tied:
+    """Shared bytes counted too often in every interval, and those that layers outside hold as well."""
+
+    def __init__(self, problem: Problem) -> None:
+        index, n = problem.index, len(problem.index)
+        empty = np.zeros((n + 1, n + 1), dtype=np.int64)
+        self.repeated = self.repeated_trainable = self.outside = empty
+        self.replicated = self.replicated_trainable = self.experts = self.experts_trainable = empty
+        for tied in problem.graph.tied:
+            positions = [index.position[name] for name in tied.layers]
+            trainable = [i for i in positions if index.layers[i].trainable]
+            here, here_trainable = _count_in(n, positions), _count_in(n, trainable)
+            again, again_trainable = np.maximum(here - 1, 0), np.maximum(here_trainable - 1, 0)
+            self.repeated = self.repeated + tied.parameter_bytes * again
+            self.repeated_trainable = self.repeated_trainable + tied.parameter_bytes * again_trainable
+            self.replicated = self.replicated + tied.replicated_parameter_bytes * again
+            self.replicated_trainable = self.replicated_trainable + tied.replicated_parameter_bytes * again_trainable
+            self.experts = self.experts + tied.expert_parameter_bytes * again
+            self.experts_trainable = self.experts_trainable + tied.expert_parameter_bytes * again_trainable
+            partly = (here_trainable > 0) & (here_trainable < len(trainable))
+            self.outside = self.outside + tied.parameter_bytes * partly

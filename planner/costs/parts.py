@@ -83,9 +83,10 @@ def parts_of(problem: Problem, prices: LayerPrices, layers: Sequence[int], sampl
         backward_s=sum(own(prices.backward_s)),
         optimizer_s=sum(own(prices.optimizer_s)),
         parameter_bytes=sum([layer.parameter_bytes for layer in inside]) - tied.repeated,
-        replicated_bytes=sum([layer.replicated_parameter_bytes for layer in inside]),
+        replicated_bytes=sum([layer.replicated_parameter_bytes for layer in inside]) - tied.replicated,
         trainable_bytes=sum([x.parameter_bytes for x in inside if x.trainable]) - tied.repeated_trainable,
-        trainable_replicated_bytes=sum([x.replicated_parameter_bytes for x in inside if x.trainable]),
+        trainable_replicated_bytes=sum([x.replicated_parameter_bytes for x in inside if x.trainable])
+        - tied.replicated_trainable,
         tied_bytes=tied.shared_outside,
         collective_bytes=samples * sum([layer.tensor_collective_bytes_per_sample for layer in inside]),
         collective_backward_bytes=samples * sum([layer.tensor_collective_bytes_per_sample for layer in trained]),
@@ -101,8 +102,8 @@ def parts_of(problem: Problem, prices: LayerPrices, layers: Sequence[int], sampl
         selective_bytes=sum(own(prices.selective_bytes)),
         selective_s=sum(own(prices.selective_s)),
         largest_selective_bytes=max([prices.activation_bytes[i] - prices.selective_bytes[i] for i in layers]),
-        expert_bytes=sum([layer.expert_parameter_bytes for layer in inside]),
-        trainable_expert_bytes=sum([layer.expert_parameter_bytes for layer in inside if layer.trainable]),
+        expert_bytes=sum([layer.expert_parameter_bytes for layer in inside]) - tied.experts,
+        trainable_expert_bytes=sum([x.expert_parameter_bytes for x in inside if x.trainable]) - tied.experts_trainable,
         largest_dense_bytes=max([layer.parameter_bytes - layer.expert_parameter_bytes for layer in inside]),
         largest_expert_bytes=max([layer.expert_parameter_bytes for layer in inside]),
         expert_optimizer_s=sum(own(prices.expert_optimizer_s)),
@@ -134,26 +135,35 @@ def sends_gradients(index: GraphIndex, layers: Sequence[int]) -> bool:
     return any(index.tensors[t].source not in inside and carries_gradient(index, t) for t in read)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Tied:
-    repeated: int
-    repeated_trainable: int
-    shared_outside: int
+    """Shared bytes counted too often in the stage, in every sum that holds them, and those that others hold as well."""
+
+    repeated: int = 0
+    repeated_trainable: int = 0
+    replicated: int = 0
+    replicated_trainable: int = 0
+    experts: int = 0
+    experts_trainable: int = 0
+    shared_outside: int = 0
 
 
 def _tied_corrections(problem: Problem, members: set[int]) -> _Tied:
-    """Shared parameters counted more than once in the stage, and those that other stages hold as well."""
-    index = problem.index
-    repeated = repeated_trainable = outside = 0
+    index, found = problem.index, _Tied()
     for tied in problem.graph.tied:
         positions = [index.position[name] for name in tied.layers]
         here = [i for i in positions if i in members]
         trainable = sum(index.layers[i].trainable for i in here)
-        repeated += tied.parameter_bytes * max(0, len(here) - 1)
-        repeated_trainable += tied.parameter_bytes * max(0, trainable - 1)
+        again, again_trainable = max(0, len(here) - 1), max(0, trainable - 1)
+        found.repeated += tied.parameter_bytes * again
+        found.repeated_trainable += tied.parameter_bytes * again_trainable
+        found.replicated += tied.replicated_parameter_bytes * again
+        found.replicated_trainable += tied.replicated_parameter_bytes * again_trainable
+        found.experts += tied.expert_parameter_bytes * again
+        found.experts_trainable += tied.expert_parameter_bytes * again_trainable
         if 0 < trainable < sum(index.layers[i].trainable for i in positions):
-            outside += tied.parameter_bytes
-    return _Tied(repeated=repeated, repeated_trainable=repeated_trainable, shared_outside=outside)
+            found.shared_outside += tied.parameter_bytes
+    return found
 
 
 def _volume(index: GraphIndex, tensors: Iterable[int], samples: int) -> int:

@@ -29,6 +29,13 @@ ALL_PASSES = 1000.0
 MEMORY_LIMIT = 1024.0
 
 
+SHARED_FIELDS = (
+    ("parameter_bytes", "replicated_bytes", "expert_bytes"),
+    ("trainable_bytes", "trainable_replicated_bytes", "trainable_expert_bytes"),
+)
+"""Parts that count tied parameters once: of all layers, and of the trainable ones."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tensor:
     """A tensor with a size: its number, maker and readers, bytes of one microbatch, and whether a gradient returns."""
@@ -215,11 +222,15 @@ class PartitionModel:
         for tied in self.problem.graph.tied:
             everyone = self.index.positions(tied.layers)
             trainable = [v for v in everyone if self.index.layers[v].trainable]
-            for field, members in (("parameter_bytes", everyone), ("trainable_bytes", trainable)):
+            shares = (tied.parameter_bytes, tied.replicated_parameter_bytes, tied.expert_parameter_bytes)
+            for fields, members in zip(SHARED_FIELDS, (everyone, trainable), strict=True):
                 if len(members) > 1:
                     inside = [self._x(v, self.slots[s]) for v in members]
                     repeated = pulp.lpSum(inside) - self._at_least(self._new(), inside)
-                    terms.append((Price().plus(unit(field), -float(tied.parameter_bytes)), repeated))
+                    price = Price()
+                    for field, share in zip(fields, shares, strict=True):
+                        price = price.plus(unit(field), -float(share))
+                    terms.append((price, repeated))
         return terms
 
     def _tied_tail(self, s: int) -> Linear:

@@ -280,9 +280,13 @@ def _overhead_s(prices: SettingPrices) -> float:
 
 def _tied_passes(prices: SettingPrices) -> float:
     """The most that sharing parameters inside a stage can take off the passes (ZeRO 3 gathers them once)."""
-    unit = prices.unit("parameter_bytes")
-    repeated = sum(tied.parameter_bytes * (len(tied.layers) - 1) for tied in prices.problem.graph.tied)
-    return repeated * (unit.forward_s + unit.backward_s)
+    seconds = 0.0
+    for tied in prices.problem.graph.tied:
+        shares = (tied.parameter_bytes, tied.replicated_parameter_bytes, tied.expert_parameter_bytes)
+        for field, share in zip(("parameter_bytes", "replicated_bytes", "expert_bytes"), shares, strict=True):
+            unit = prices.unit(field)
+            seconds += (len(tied.layers) - 1) * share * (unit.forward_s + unit.backward_s)
+    return max(0.0, seconds)
 
 
 def _nothing() -> StageParts:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import fx, nn
@@ -33,10 +33,16 @@ class Exchange:
 
     context_bytes_per_sample: int = 0
     kv_bytes_per_token: int = 0
-    expert_parameter_bytes: int = 0
+    expert_parameters: dict[int, int] = field(default_factory=dict)
+    """Bytes of each parameter of the layer's experts, by its identity."""
     expert_dispatch_bytes_per_sample: int = 0
     num_experts: int = 0
     expert_rows_per_sample: int = 0
+
+    @property
+    def expert_parameter_bytes(self) -> int:
+        """Bytes of all parameters of the experts."""
+        return sum(self.expert_parameters.values())
 
     @property
     def expert_visits(self) -> float:
@@ -48,7 +54,6 @@ def exchanges(module: fx.GraphModule, layer_of: dict[str, str], batch_size: int)
     """Layer id -> what it exchanges. Layers that are missing exchange nothing."""
     found: dict[str, Exchange] = defaultdict(Exchange)
     routed: set[tuple[str, str]] = set()
-    experts: dict[str, dict[int, int]] = defaultdict(dict)
     for node in module.graph.nodes:
         layer = layer_of.get(node.name)
         if layer is None:
@@ -56,12 +61,10 @@ def exchanges(module: fx.GraphModule, layer_of: dict[str, str], batch_size: int)
         if operator_name(node) == ATTENTION:
             _attend(found[layer], node, batch_size)
         elif operator_name(node) in GROUPED:
-            experts[layer] |= {id(p): p.numel() * p.element_size() for p in _matrices(module, node)}
+            found[layer].expert_parameters |= {id(p): p.numel() * p.element_size() for p in _matrices(module, node)}
             if (layer, _path(node)) not in routed:
                 routed.add((layer, _path(node)))
                 _route(found[layer], node, batch_size)
-    for layer, parameters in experts.items():
-        found[layer].expert_parameter_bytes = sum(parameters.values())
     return found
 
 

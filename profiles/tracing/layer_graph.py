@@ -44,7 +44,7 @@ def build_graph(
     return LayerGraph(
         layers=(*layers, Layer(id=LOSS_LAYER, op="loss")),
         edges=(*_edges(module, layer_of, batch_size), _edge(output, last, LOSS_LAYER, batch_size, has_gradient=True)),
-        tied=_tied(parameters),
+        tied=_tied(parameters, {key for exchange in exchanged.values() for key in exchange.expert_parameters}),
         colocated=((last, LOSS_LAYER),),
         name=name,
     )
@@ -199,19 +199,30 @@ def _is_floating(node: fx.Node) -> bool:
     return not isinstance(value, torch.Tensor) or value.is_floating_point()
 
 
-def _tied(parameters: dict[str, dict[int, nn.Parameter]]) -> tuple[TiedParameters, ...]:
-    """One entry per set of layers that share parameters, with the bytes that exactly this set shares."""
+def _tied(parameters: dict[str, dict[int, nn.Parameter]], experts: set[int]) -> tuple[TiedParameters, ...]:
+    """One entry per set of layers that share parameters, with the bytes that exactly this set shares.
+
+    `experts` are the identities of parameters of routed experts.
+    """
     readers: dict[int, list[str]] = defaultdict(list)
-    sizes: dict[int, int] = {}
+    by_key: dict[int, nn.Parameter] = {}
     for layer, members in parameters.items():
         for key, parameter in members.items():
             readers[key].append(layer)
-            sizes[key] = _bytes(parameter)
-    shared: dict[tuple[str, ...], int] = defaultdict(int)
+            by_key[key] = parameter
+    shared: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for key, layers in readers.items():
         if len(layers) > 1:
-            shared[tuple(layers)] += sizes[key]
-    return tuple(TiedParameters(layers=layers, parameter_bytes=size) for layers, size in shared.items())
+            shared[tuple(layers)].append(key)
+    return tuple(
+        TiedParameters(
+            layers=layers,
+            parameter_bytes=sum(_bytes(by_key[key]) for key in keys),
+            replicated_parameter_bytes=sum(_bytes(by_key[key]) for key in keys if by_key[key].dim() <= 1),
+            expert_parameter_bytes=sum(_bytes(by_key[key]) for key in keys if key in experts),
+        )
+        for layers, keys in shared.items()
+    )
 
 
 def _bytes(value: torch.Tensor) -> int:

@@ -16,7 +16,7 @@ from planner.costs.model import CostModel, PricedStage
 from planner.costs.parts import StageParts, parts_of
 from planner.costs.stage import StageSetting, stage_memory, stage_seconds
 from planner.errors import InputError
-from planner.graph import Layer
+from planner.graph import Layer, TiedParameters
 from planner.plan import Plan, Stage
 from planner.problem import Problem
 from planner.profile import LayerCost
@@ -343,3 +343,57 @@ def test_all_intervals_at_once_have_the_same_prices(
             assert getattr(seconds, name)[i, j] == pytest.approx(getattr(single, name)), name
         for name, value in stage_memory(problem, one, setting, 3).items():
             assert memory[name][i, j] == value, name
+
+
+def test_shared_experts_are_counted_once_as_experts() -> None:
+    """Two layers of 160 dense and 640 expert bytes that share 40 dense (8 of them copied) and 600 expert bytes."""
+    problem = problem_of()
+    problem = problem.with_workload(replace(problem.workload, expert=2))
+    shared = TiedParameters(
+        layers=("L0", "L1"), parameter_bytes=640, replicated_parameter_bytes=8, expert_parameter_bytes=600
+    )
+    layers = tuple(replace(layer, replicated_parameter_bytes=16) for layer in problem.graph.layers)
+    problem = replace(problem, graph=replace(problem.graph, layers=layers, tied=(shared,)))
+    prices = layer_prices(problem, "gpu", 4, 1)
+    parts = parts_of(problem, prices, range(2), 4)
+    assert (parts.parameter_bytes, parts.trainable_bytes) == (960, 960)
+    assert (parts.replicated_bytes, parts.trainable_replicated_bytes) == (24, 24)
+    assert (parts.expert_bytes, parts.trainable_expert_bytes) == (680, 680)
+    stage = Stage(layers=("L0", "L1"), replicas=(("d0",), ("d1",)), expert=2)
+    plan = Plan(stages=(stage,), microbatch_size=4, num_microbatches=2, schedule="1f1b")
+    assert CostModel(problem).price(plan).stages[0].memory.weights_bytes == 960 - 680 // 2
+
+
+@pytest.mark.parametrize(
+    ("tied", "words"),
+    [
+        ({"parameter_bytes": 200}, "layer 'L0' shares 200 bytes of dense parameters in its tied sets, but has 160"),
+        (
+            {"parameter_bytes": 700, "expert_parameter_bytes": 641},
+            "layer 'L0' shares 641 bytes of expert parameters in its tied sets, but has 640",
+        ),
+        (
+            {"parameter_bytes": 4, "replicated_parameter_bytes": 4},
+            "layer 'L0' shares 4 bytes of replicated parameters in its tied sets, but has 0",
+        ),
+        (
+            {"parameter_bytes": 4, "replicated_parameter_bytes": 5},
+            "tied set 0: replicated_parameter_bytes .a part of its parameter_bytes. is 5",
+        ),
+        (
+            {"parameter_bytes": 4, "expert_parameter_bytes": 5},
+            "tied set 0: expert_parameter_bytes .a part of those that are not replicated. is 5",
+        ),
+    ],
+)
+def test_layers_that_share_more_of_a_kind_than_they_have_are_refused(tied: dict[str, int], words: str) -> None:
+    problem = problem_of()
+    with pytest.raises(InputError, match=words):
+        replace(problem, graph=replace(problem.graph, tied=(TiedParameters(layers=("L0", "L1"), **tied),)))
+
+
+def test_all_tied_sets_of_a_layer_together_share_no_more_than_it_has() -> None:
+    problem = problem_of()
+    twice = (TiedParameters(layers=("L0", "L1"), parameter_bytes=100),) * 2
+    with pytest.raises(InputError, match="shares 200 bytes of dense"):
+        replace(problem, graph=replace(problem.graph, tied=twice))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from strategies import (
     flat_cluster,
     search,
     search_options,
+    shared_parameters,
 )
 
 from planner.bounds import BOUNDS
@@ -24,6 +26,7 @@ from planner.cluster import Cluster, Link
 from planner.coarsening import coarsened, fixed_boundaries
 from planner.costs.model import CostModel
 from planner.errors import InputError
+from planner.graph import Layer, TiedParameters
 from planner.joint import context_degrees, expert_degrees, levels_of, may_run, spreads_experts, variants
 from planner.optimizers._assignments import device_groups
 from planner.optimizers._chain_space import ChainSpace
@@ -63,13 +66,21 @@ def grouped_problems(draw: st.DrawFn, *, most_layers: int = 3, devices: int = 4)
         )
         for layer in problem.graph.layers
     )
+    tied = tuple(_shared_by(layers, tied) for tied in problem.graph.tied)
     tensor = problem.workload.tensor
     context = draw(st.sampled_from([c for c in (1, 2, 2, 2, 4) if tensor * c <= devices]))
     expert = draw(st.sampled_from([1, 2, 2, 4])) if any(layer.expert_parameter_bytes for layer in layers) else 1
     workload = replace(problem.workload, context=context, expert=expert)
     if isinstance(workload, Training):
         workload = replace(workload, reshard=draw(st.booleans()), sequence_parallel=draw(st.booleans()))
-    return replace(problem, graph=replace(problem.graph, layers=layers), workload=workload)
+    graph = replace(problem.graph, layers=layers, tied=tied)
+    return replace(problem, graph=graph, workload=workload)
+
+
+def _shared_by(layers: Sequence[Layer], tied: TiedParameters) -> TiedParameters:
+    """The set, with what these layers can share."""
+    first, second = (layer for layer in layers if layer.id in tied.layers)
+    return shared_parameters(first, second)
 
 
 @st.composite
