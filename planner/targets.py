@@ -243,14 +243,14 @@ TARGETS = {
         Target(
             name="torch_pipelining",
             schedules=_TORCH,
-            zero=(0, 1, 2, 3),
+            zero=(0, 1),
             recomputations=_ALL,
             enough_microbatches=_TORCH_ENOUGH,
         ),
         Target(
             name="torchtitan",
             schedules=_TORCH,
-            zero=(0, 3),
+            zero=(0, 1),
             recomputations=_ALL_OR_NOTHING,
             enough_microbatches=_TORCH_ENOUGH,
             cuts=Cuts.BLOCKS,

@@ -27,7 +27,8 @@ def split_seconds(
     *,
     sends_back: bool,
 ) -> SplitSeconds:
-    """I has what a whole backward pass adds to its layers (collectives, gathers, recomputation), W an overhead.
+    """I has what a whole backward pass adds to its layers (collectives, gathers, recomputation), W an overhead and the
+    reduce-scatter of the gradients.
 
     A stage that sends no gradient back (`sends_back`) has nothing to do in I: W is then its whole backward pass, which
     takes less than both parts (PyTorch's engine and ours; measured: `docs/truth.md`).
@@ -36,8 +37,9 @@ def split_seconds(
         return SplitSeconds(input_s=0.0, weight_s=0.0)
     if not sends_back:
         return SplitSeconds(input_s=overhead_s, weight_s=float(whole.backward_s))
-    added = float(whole.backward_s - parts.backward_s)
+    scatter = float(whole.scatter_s)
+    added = float(whole.backward_s - parts.backward_s) - scatter
     return SplitSeconds(
         input_s=added + sum(prices.backward_input_s[i] for i in layers),
-        weight_s=overhead_s + sum(prices.backward_weight_s[i] for i in layers),
+        weight_s=overhead_s + scatter + sum(prices.backward_weight_s[i] for i in layers),
     )

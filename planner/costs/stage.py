@@ -60,19 +60,24 @@ class StageSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSeconds:
-    """Seconds per microbatch of the passes, per iteration of all-reduce and optimizer step."""
+    """Seconds per microbatch of the passes, per iteration of all-reduce and optimizer step.
+
+    `scatter_s` is the part of a backward pass that hands gradients to those who keep them (ZeRO 2 and 3).
+    """
 
     forward_s: Number
     backward_s: Number
     all_reduce_s: Number
     optimizer_s: Number
+    scatter_s: Number = 0.0
 
 
 def stage_seconds(problem: Problem, parts: StageParts, setting: StageSetting) -> StageSeconds:
     """Compute, collectives of the stage's groups, recomputation and ZeRO's gathers in one place.
 
     forward  = layers + overhead + collectives (+ gather of the weights under ZeRO 3 with resharding)
-    backward = layers + overhead + collectives (+ what is recomputed, + gather again)
+    backward = layers + overhead + collectives (+ what is recomputed, + gather again, + reduce-scatter of the gradients
+               under ZeRO 2 and 3, whose members keep no more than their share from one microbatch to the next)
     """
     training = problem.training is not None
     overhead = problem.profile_of[setting.device_type].action_overhead_s
@@ -80,12 +85,14 @@ def stage_seconds(problem: Problem, parts: StageParts, setting: StageSetting) ->
     state = _State.of(problem, parts, setting) if training or setting.zero >= 3 else None
     gather = state.gather_s(setting) if state is not None and _gathers_in_passes(setting) else 0.0
     runs = parts.runs_backward if training else 0
+    scatter = runs * state.scatter_s(setting) if training and state is not None and setting.zero >= 2 else 0.0
     again = _recompute_s(parts, setting, exchange)
     return StageSeconds(
         forward_s=parts.forward_s + overhead + exchange.forward_s() + gather,
-        backward_s=runs * (parts.backward_s + overhead + exchange.backward_s() + again + gather),
+        backward_s=runs * (parts.backward_s + overhead + exchange.backward_s() + again + gather) + scatter,
         all_reduce_s=state.exchange_s(setting) if training and state is not None else 0.0 * parts.forward_s,
         optimizer_s=_optimizer_s(parts, setting) + (state.offload_s(problem, setting) if state is not None else 0.0),
+        scatter_s=scatter,
     )
 
 
@@ -215,15 +222,20 @@ class _State:
         return dense + ring_gather_s(self.expert_weights, *_expert_peers(setting))
 
     def exchange_s(self, setting: StageSetting) -> Number:
-        """All-reduce of gradients; under ZeRO their reduce-scatter, and an all-gather of the weights once per iteration
-        where the passes do not gather them."""
+        """Once per iteration: all-reduce of gradients; under ZeRO their reduce-scatter where the passes do not, and an
+        all-gather of the weights where the passes do not."""
+        scattered = self.scatter_s(setting)
+        if setting.zero == 0:
+            return 2 * scattered
+        gathered = 0.0 if _gathers_in_passes(setting) else self.gather_s(setting)
+        return gathered + (scattered if setting.zero == 1 else 0.0 * scattered)
+
+    def scatter_s(self, setting: StageSetting) -> Number:
+        """Reduce-scatter of the gradients: half an all-reduce."""
         summed = ring_all_reduce_s(self.gradients, setting.members, setting.replica_route)
         if setting.expert > 1:
             summed = summed + ring_all_reduce_s(self.expert_gradients, *_expert_peers(setting))
-        if setting.zero == 0:
-            return summed
-        scattered = summed / 2
-        return scattered if _gathers_in_passes(setting) else scattered + self.gather_s(setting)
+        return summed / 2
 
     def offload_s(self, problem: Problem, setting: StageSetting) -> Number:
         """Gradients down to the host and updated weights back up, where the optimizer state is there."""

@@ -152,5 +152,5 @@ def _stage(number: int, ids: list[str], grid: Grid, members: int, plan: Plan) ->
         "layers": ids,
         "recomputation": stage.recomputation.value,
         "zero": stage.zero,
-        **({"reshard_after_forward": stage.reshard} if stage.zero == 3 else {}),
+        **({"reshard_after_forward": False} if stage.zero else {}),
     }

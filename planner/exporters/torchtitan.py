@@ -7,11 +7,12 @@ TOML with the sections and fields of torchtitan's configuration classes. Until 0
     config.parallelism = ParallelismConfig(**values["parallelism"])
 
 Module names are those of torchtitan's decoders. Rank r of the pipeline runs the parts r, r + P ..., and under the
-V-shaped schedules r and 2P - 1 - r, as our plans have it; the mesh is (pp, dp_replicate, dp_shard, cp, tp). ZeRO 3 is
-FSDP.
+V-shaped schedules r and 2P - 1 - r, as our plans have it; the mesh is (pp, dp_replicate, dp_shard, cp, tp). FSDP is
+ZeRO 1 here: torch's pipelining keeps the weights that FSDP gathered and whole gradients until the last backward pass
+(`PipelineStage.backward_maybe_with_nosync`, `perform_reduce_grad`), so that only the optimizer state is divided.
 
 What cannot be expressed: selective recomputation (torchtitan's keeps chosen operators, not all but the attention core),
-levels that differ between stages, ZeRO 1 and 2, graphs that are no chain of blocks.
+levels that differ between stages, ZeRO 2 and 3, graphs that are no chain of blocks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from planner.workload import Recomputation
 
 FIRST, BLOCK, LAST = "tok_embeddings", "layers.", ("norm", "lm_head")
 """Names of torchtitan's decoders (`lm_head` was `output` until 0.2)."""
-RESHARD = {True: "always", False: "never"}
 
 
 @EXPORTERS.register
@@ -63,7 +63,7 @@ def torchtitan_values(context: ExportContext) -> dict[str, dict[str, Any]]:
 
 def _parallelism(context: ExportContext, replicas: int, microbatch_size: int) -> dict[str, Any]:
     plan, first = context.plan, context.plan.stages[0]
-    sharded = first.zero == 3
+    sharded = first.zero == 1
     values: dict[str, Any] = {
         "pipeline_parallel_degree": pipeline_size(context),
         "pipeline_parallel_schedule": TORCH_SCHEDULES[plan.schedule],
@@ -77,7 +77,7 @@ def _parallelism(context: ExportContext, replicas: int, microbatch_size: int) ->
     training = context.problem.training
     if first.tensor > 1 and training is not None:
         values["enable_sequence_parallel"] = training.sequence_parallel
-    return values | ({"fsdp_reshard_after_forward": RESHARD[first.reshard]} if sharded else {})
+    return values | ({"fsdp_reshard_after_forward": "never"} if sharded else {})
 
 
 def _modules(part: Part) -> list[str]:

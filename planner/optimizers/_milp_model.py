@@ -22,18 +22,11 @@ import pulp
 
 from planner.costs.parts import carries_gradient
 from planner.optimizers._milp_partition import Linear, Partition
-from planner.optimizers._milp_prices import LARGEST_FIELDS, LATENCY_FIELDS, Price, SettingPrices
+from planner.optimizers._milp_prices import LARGEST_FIELDS, LATENCY_FIELDS, SHARED_FIELDS, Price, SettingPrices
 from planner.options import Objective, SearchModel
 
 ALL_PASSES = 1000.0
 MEMORY_LIMIT = 1024.0
-
-
-SHARED_FIELDS = (
-    ("parameter_bytes", "replicated_bytes", "expert_bytes"),
-    ("trainable_bytes", "trainable_replicated_bytes", "trainable_expert_bytes"),
-)
-"""Parts that count tied parameters once: of all layers, and of the trainable ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,12 +216,12 @@ class PartitionModel:
             everyone = self.index.positions(tied.layers)
             trainable = [v for v in everyone if self.index.layers[v].trainable]
             shares = (tied.parameter_bytes, tied.replicated_parameter_bytes, tied.expert_parameter_bytes)
-            for fields, members in zip(SHARED_FIELDS, (everyone, trainable), strict=True):
+            for names, members in zip(SHARED_FIELDS, (everyone, trainable), strict=True):
                 if len(members) > 1:
                     inside = [self._x(v, self.slots[s]) for v in members]
                     repeated = pulp.lpSum(inside) - self._at_least(self._new(), inside)
                     price = Price()
-                    for field, share in zip(fields, shares, strict=True):
+                    for field, share in zip(names, shares, strict=True):
                         price = price.plus(unit(field), -float(share))
                     terms.append((price, repeated))
         return terms

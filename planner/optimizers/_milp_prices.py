@@ -49,6 +49,12 @@ LAYER_FIELDS = (
 )
 """Parts that are sums over the layers of a stage."""
 
+SHARED_FIELDS = (
+    ("parameter_bytes", "replicated_bytes", "expert_bytes"),
+    ("trainable_bytes", "trainable_replicated_bytes", "trainable_expert_bytes"),
+)
+"""Parts that count tied parameters once: of all layers, and of the trainable ones."""
+
 LARGEST_FIELDS = (
     "workspace_bytes",
     "largest_activation_bytes",
@@ -279,13 +285,14 @@ def _overhead_s(prices: SettingPrices) -> float:
 
 
 def _tied_passes(prices: SettingPrices) -> float:
-    """The most that sharing parameters inside a stage can take off the passes (ZeRO 3 gathers them once)."""
+    """The most that sharing parameters inside a stage can take off the passes (ZeRO gathers and scatters them once)."""
     seconds = 0.0
     for tied in prices.problem.graph.tied:
         shares = (tied.parameter_bytes, tied.replicated_parameter_bytes, tied.expert_parameter_bytes)
-        for field, share in zip(("parameter_bytes", "replicated_bytes", "expert_bytes"), shares, strict=True):
-            unit = prices.unit(field)
-            seconds += (len(tied.layers) - 1) * share * (unit.forward_s + unit.backward_s)
+        for names in SHARED_FIELDS:
+            for field, share in zip(names, shares, strict=True):
+                unit = prices.unit(field)
+                seconds += (len(tied.layers) - 1) * share * (unit.forward_s + unit.backward_s)
     return max(0.0, seconds)
 
 

@@ -71,5 +71,5 @@ def _stage(found: Document, devices: list[str], replicas: int, tensor: int) -> S
         tensor=tensor,
         recomputation=Recomputation(recomputation),
         zero=found.count("zero"),
-        reshard=found.values.get("reshard_after_forward", True) is True,
+        reshard=found.count("zero") < 3 or found.values.get("reshard_after_forward", True) is True,
     )

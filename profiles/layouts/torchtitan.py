@@ -16,7 +16,7 @@ from typing import Any
 from planner.blocks import blocks_of
 from planner.errors import InputError
 from planner.exporters.torch_pipelining import TORCH_SCHEDULES
-from planner.exporters.torchtitan import BLOCK, FIRST, RESHARD
+from planner.exporters.torchtitan import BLOCK, FIRST
 from planner.plan import Plan
 from planner.problem import Problem
 from planner.schedules import SCHEDULES, Placement
@@ -27,7 +27,6 @@ from profiles.layouts.base import LAYOUTS, MAX_STAGES, Layout, plan_of
 HEADS = ("lm_head", "output")
 NORM = "norm"
 OUR_SCHEDULES = {theirs.lower(): ours for ours, theirs in TORCH_SCHEDULES.items()}
-OUR_RESHARD = {theirs: ours for ours, theirs in RESHARD.items()}
 _SECTION = re.compile(r"^\s*\[parallelism\]", re.MULTILINE)
 
 
@@ -61,8 +60,7 @@ class TorchTitan:
             context=parallel.count("context_parallel_degree", 1),
             expert=parallel.count("expert_parallel_degree", 1),
             recomputation=_recomputation(values.section("activation_checkpoint").text("mode", "selective")),
-            zero=0 if shard == 1 else 3,
-            reshard=shard == 1 or OUR_RESHARD.get(parallel.text("fsdp_reshard_after_forward", "default"), size == 1),
+            zero=0 if shard == 1 else _zero(size, parallel.text("fsdp_reshard_after_forward", "default")),
             microbatch_size=micro,
             global_batch_size=values.section("training").positive("global_batch_size"),
         )
@@ -197,3 +195,8 @@ def _recomputation(mode: str) -> Recomputation:
             f"activation_checkpoint.mode is {mode[:64]!r}: we read {', '.join(Recomputation)}",
             pointer="/activation_checkpoint/mode",
         ) from None
+
+
+def _zero(pipeline_size: int, reshards: str) -> int:
+    """FSDP as a ZeRO stage: in a pipeline torch keeps gathered weights and whole gradients to the last microbatch."""
+    return 1 if pipeline_size > 1 or reshards == "never" else 3

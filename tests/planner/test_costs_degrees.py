@@ -218,8 +218,11 @@ def test_resharding_gathers_for_every_pass_and_holds_a_share() -> None:
     assert experts.buffers_bytes == 160 + 640 // 2
     assert sharded.seconds.forward_s == pytest.approx(plain.seconds.forward_s + gather)
     assert held.seconds.forward_s == plain.seconds.forward_s
-    assert sharded.seconds.all_reduce_s == pytest.approx(gather)
-    assert held.seconds.all_reduce_s == pytest.approx(2 * gather)
+    assert sharded.seconds.all_reduce_s == 0
+    assert held.seconds.all_reduce_s == pytest.approx(gather)
+    scatter = gather  # gradients and weights have as many bytes
+    assert sharded.seconds.backward_s == pytest.approx(plain.seconds.backward_s + gather + scatter)
+    assert held.seconds.backward_s == pytest.approx(plain.seconds.backward_s + scatter)
 
 
 @pytest.mark.parametrize(("zero", "share"), [(0, 1), (1, 4), (3, 4)])

@@ -140,13 +140,24 @@ def test_dealt_replicas_divide_the_period_and_not_the_pass() -> None:
     assert priced.transfers[0].share == 1
 
 
-@pytest.mark.parametrize(("zero", "seconds"), [(0, 3.0), (1, 1.5 + 1.5), (2, 1.5 + 1.5), (3, 1.5)])
-def test_gradient_exchange_under_zero(zero: int, seconds: float) -> None:
-    """All-reduce = reduce-scatter + all-gather; ZeRO 3 gathers the weights in both passes instead."""
+@pytest.mark.parametrize(("zero", "once", "per_pass"), [(0, 3.0, 0.0), (1, 3.0, 0.0), (2, 1.5, 1.5), (3, 0.0, 4.5)])
+def test_gradient_exchange_under_zero(zero: int, once: float, per_pass: float) -> None:
+    """All-reduce = reduce-scatter + all-gather, 1.5 s each. Who keeps a share of the gradients scatters them for every
+    microbatch (ZeRO 2 and 3); ZeRO 3 gathers the weights in both passes besides."""
     priced = plan_of(problem_of(workload={"zero": zero}), "01", "2", degrees=(2, 2), zero=zero)
-    assert priced.stages[0].seconds.all_reduce_s == seconds
-    gather = 1.5 if zero == 3 else 0.0
-    assert priced.stages[0].pass_s == 4.5 + 2 * gather
+    assert priced.stages[0].seconds.all_reduce_s == once
+    assert priced.stages[0].pass_s == 4.5 + per_pass
+
+
+def test_a_split_backward_scatters_gradients_with_the_weights() -> None:
+    """The second stage sends gradients back: its reduce-scatter belongs to W, gathers to I."""
+    plain, scattered, gathered = (
+        plan_of(problem_of(workload={"zero": zero}), "0", "12", degrees=(1, 2), zero=zero).stages[1]
+        for zero in (0, 2, 3)
+    )
+    assert scattered.seconds.scatter_s == scattered.split.weight_s - plain.split.weight_s > 0
+    assert scattered.split.input_s == plain.split.input_s
+    assert gathered.split.input_s - plain.split.input_s == gathered.seconds.forward_s - plain.seconds.forward_s > 0
 
 
 def test_zero_divides_the_optimizer_step() -> None:

@@ -251,7 +251,7 @@ def test_torchtitans_own_split() -> None:
     text = "[parallelism]\npipeline_parallel_degree = 4\n[training]\nglobal_batch_size = 16\n"
     plan = read_plan(text, problem_of(8))
     assert layers_per_stage(plan) == [2, 3, 2, 1]
-    assert {(stage.zero, stage.reshard, len(stage.replicas)) for stage in plan.stages} == {(3, False, 2)}
+    assert {(stage.zero, stage.reshard, len(stage.replicas)) for stage in plan.stages} == {(1, True, 2)}
 
 
 @settings(max_examples=300, deadline=None)
