@@ -175,7 +175,8 @@ def _under_other_schedules(each: Searched, clock: Clock) -> None:
 
 
 def _at_other_depths(each: Searched, clock: Clock) -> None:
-    """With the number of stages given, until a plan fits, where no plan of the recurrence over suffixes does.
+    """With the number of stages given, where no plan of the recurrence over suffixes fits: until one does, then as many
+    other depths as are quick.
 
     Under some schedules a stage holds more the more stages are before it, which such a recurrence does not know.
     """
@@ -185,19 +186,19 @@ def _at_other_depths(each: Searched, clock: Clock) -> None:
     if any(not verify(c.plan, each.context.problem, each.context.costs) for c in _all_candidates(each)):
         return
     most = min(len(each.context.problem.index), len(each.context.problem.cluster.devices))
-    known = len(outcome.candidates[0].plan.stages)
+    known, ends = len(outcome.candidates[0].plan.stages), clock
     for depth in sorted(range(1, most + 1), key=lambda depth: (abs(depth - known), depth)):
-        if clock.expired():
+        if ends.expired():
             break
         options = replace(each.context.options, num_stages=depth)
-        context = replace(each.context, options=options, clock=clock)
+        context = replace(each.context, options=options, clock=ends)
         started = time.monotonic()
         found = OPTIMIZERS[PER_SCHEDULE].search(context)
         if found.candidates:
             name = f"{PER_SCHEDULE} in {depth} stages"
             each.outcomes[name] = replace(found, exact=False, bound_s=None, notes=())
             each.contributions.append(_contribution(context, name, found, time.monotonic() - started))
-            break
+            ends = ends if ends is not clock else Clock(QUICK_SHARE * clock.left_s())
 
 
 def _all_candidates(each: Searched) -> Iterator[Candidate]:

@@ -15,6 +15,7 @@ from planner.plan import Plan
 from planner.problem import Problem
 from planner.result import Infeasibility, Remedy
 from planner.simulation.estimate import estimate_plan
+from planner.targets import target_of
 from planner.timeline import Estimate
 from planner.variations import with_cluster, with_memory
 from planner.workload import Recomputation, Training, Workload
@@ -70,6 +71,9 @@ def _remedies(context: SearchContext, reason: Infeasibility, clock: Clock) -> It
 def _planned(change: _Change, clock: Clock) -> tuple[Plan, Estimate] | None:
     """The best plan of a short search; where that runs out of time, the one that the memory question brings."""
     limit_s = max(SHORTEST_S, SHARE * clock.left_s())
+    target = target_of(change.options)
+    if target is not None and target.refusal(change.problem, change.options):
+        return None
     try:
         question = fewest_devices(change.problem, replace(change.options, time_limit_s=limit_s))
     except PlannerError:
@@ -79,7 +83,9 @@ def _planned(change: _Change, clock: Clock) -> tuple[Plan, Estimate] | None:
     found = replanned(change.problem, change.options, limit_s)
     if found is not None:
         return found.candidate.plan, found.estimate
-    return None if question.plan is None else (question.plan, estimate_plan(change.problem, question.plan))
+    if question.plan is None or (target is not None and target.misfit(question.plan, change.problem)):
+        return None
+    return question.plan, estimate_plan(change.problem, question.plan)
 
 
 def _remedy(change: _Change, plan: Plan, estimate: Estimate) -> Remedy:

@@ -23,7 +23,9 @@ from planner.service import answer, plan
 from planner.simulation.engine import simulate
 from planner.simulation.estimate import simulate_plan
 from planner.simulation.program import build
+from planner.targets import TARGETS
 from planner.variations import grown, only, unit
+from planner.workload import Recomputation
 
 QUICK = SearchOptions(replication=Replication.NONE, schedule="1f1b")
 
@@ -144,6 +146,20 @@ def test_every_remedy_is_a_plan_for_the_changed_problem(
     assert plan(exactly, QUICK).plan is not None
     one_less = chain_problem(made, memory=memory + reason.shortfall_bytes - 1, **fields)
     assert plan(one_less, QUICK).report.status is Status.INFEASIBLE
+
+
+@pytest.mark.parametrize("target", ["", "deepspeed", "runtime"])
+def test_remedies_are_for_the_target(target: str) -> None:
+    """Too much is kept in flight; a chain of modules that selective and full recomputation would help."""
+    problem = chain_problem([L(f=1, b=2, p=1, a=10)] * 4, devices=2, microbatches=4, memory=18)
+    table = problem.profiles[0].tables[0]
+    costs = {name: replace(cost, selective_activation_bytes=2) for name, cost in table.layers.items()}
+    profiles = (replace(problem.profiles[0], tables=(replace(table, layers=costs),)),)
+    reason = plan(replace(problem, profiles=profiles), replace(QUICK, target=target)).report.infeasibility
+    assert reason is not None
+    kinds = {remedy.plan.stages[0].recomputation for remedy in reason.remedies if remedy.kind == "recomputation"}
+    allowed = TARGETS[target].recomputations if target else tuple(Recomputation)
+    assert kinds == ({Recomputation.SELECTIVE} if Recomputation.SELECTIVE in allowed else {Recomputation.FULL})
 
 
 # Clusters with one thing changed
