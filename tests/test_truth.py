@@ -255,6 +255,19 @@ def test_runs_have_the_simulated_structure(small: tuple[RankCosts, list[RunRepor
             assert starts[label] >= ends[needs]
 
 
+@pytest.mark.parametrize("number", range(len(SMALL_CASES)))
+def test_a_rank_steps_once_after_all_its_passes(small: tuple[RankCosts, list[RunReport]], number: int) -> None:
+    """In the run and in the simulation, however many stages the rank has."""
+    costs, reports = small
+    case, measured = SMALL_CASES[number], reports[number].timeline
+    assert measured is not None
+    problem = problem_of(costs.graph, layer_costs([costs]), FREE, 0.0, case, 2)
+    simulated, _ = simulate_plan(problem, case.plan(layers_of(costs.graph), 2))
+    for lane in (*measured.lanes, *simulated.lanes):
+        (step,) = (span for span in lane.spans if span.category == "optimizer")
+        assert step.start_s >= max(span.end_s for span in lane.spans if span.category == "compute")
+
+
 def test_torch_and_own_runs_are_told_apart() -> None:
     assert Case(schedule="1f1b", cuts=(5,), executor=TORCH).name == "1f1b 5 x4 torch"
     assert Case(schedule="1f1b", cuts=(3, 5, 7), num_microbatches=8, executor=OWN).name == "1f1b 3,5,7 x8"

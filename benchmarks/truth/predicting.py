@@ -88,7 +88,7 @@ def _first_on_rank(plan: Plan, number: int) -> int:
 
 
 def _as_measured(stage: PricedStage, measured: StageMeasurement, overhead: float, *, first: bool) -> PricedStage:
-    """`optimizer_s` is the process's: charged to its first stage, which is the last to finish."""
+    """`optimizer_s` is the process's, one step for all its stages: charged to the first of them."""
     passes = {kind: seconds + overhead for kind, seconds in measured.passes_s.items()}
     forward = passes["F"] + measured.passes_s.get("loss", 0.0)
     return replace(

@@ -68,9 +68,14 @@ class PricedStage:
         return float(self.seconds.forward_s + self.seconds.backward_s)
 
     @property
+    def summing_s(self) -> float:
+        """Collectives of the stage's gradients, once per iteration."""
+        return float(self.seconds.all_reduce_s + self.tied_s)
+
+    @property
     def tail_s(self) -> float:
-        """What the stage does once per iteration after its last backward."""
-        return float(self.seconds.all_reduce_s + self.tied_s + self.seconds.optimizer_s)
+        """What the stage adds once per iteration to its passes."""
+        return self.summing_s + float(self.seconds.optimizer_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The search models: closed forms of a priced plan. `docs/cost-model.md` section 6.
 
-    iteration_time = sum of passes + sum of transfers + (M - 1) * period + max of tails
+    iteration_time = sum of passes + sum of transfers + (M - 1) * period + max of the ranks' tails
     throughput     = period / microbatch size: seconds per sample (training: with the tail's share in the period)
 
 The models differ in the period. Only the simulator says what an iteration takes. `pipedream` is a paper's own model
@@ -26,7 +26,7 @@ def objective_s(problem: Problem, priced: PricedPlan, objective: Objective, mode
     passes = sum(stage.pass_s for stage in priced.stages)
     moved = sum(sum(transfer_s(t, model)) for t in priced.transfers)
     steady = (priced.plan.num_microbatches - 1) * period_s(problem, priced, model)
-    return passes + moved + steady + max(stage.tail_s for stage in priced.stages)
+    return passes + moved + steady + _tail_s(priced)
 
 
 def _pipedream_s(problem: Problem, priced: PricedPlan, objective: Objective) -> float:
@@ -35,6 +35,15 @@ def _pipedream_s(problem: Problem, priced: PricedPlan, objective: Objective) -> 
             f"the pipedream search model has no {objective}: use the objective throughput", pointer="/options/objective"
         )
     return pipedream_period_s(problem, priced) / priced.plan.microbatch_size
+
+
+def _tail_s(priced: PricedPlan) -> float:
+    """The longest tail of a rank: the longest sum of gradients of its stages, then one optimizer step for all."""
+    summing, stepping = [0.0] * priced.shape.pipeline_size, [0.0] * priced.shape.pipeline_size
+    for rank, stage in zip(priced.shape.ranks, priced.stages, strict=True):
+        summing[rank] = max(summing[rank], stage.summing_s)
+        stepping[rank] += float(stage.seconds.optimizer_s)
+    return max(sums + step for sums, step in zip(summing, stepping, strict=True))
 
 
 def period_s(problem: Problem, priced: PricedPlan, model: SearchModel, *, with_tail: bool = False) -> float:

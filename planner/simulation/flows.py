@@ -49,12 +49,13 @@ Sent = Sequence[tuple[Flow, ...]]
 @dataclass(slots=True, eq=False, kw_only=True)
 class Step:
     """All passes of one stage and kind. `done` is an inbox of the same worker that each of them fills, `sent` are per
-    microbatch the flows in which it sends."""
+    microbatch the flows in which it sends, `end_s` is when the last of them ends, as far as they have run."""
 
     seconds: float
     inbox: Inbox
     done: Inbox | None
     sent: Sent
+    end_s: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,14 +1,12 @@
 """From a priced plan to the tasks that the engine runs.
 
-Every worker of the schedule is a queue; a transfer, an all-reduce and an optimizer step are tasks of their own. The
-all-reduce of a stage starts after that stage's own last backward, sums of tied gradients after the all-reduces of all
-stages that hold a copy, the optimizer step last. Collectives occupy no compute: where a worker runs several stages, the
-passes of the others go on meanwhile.
+Every worker of the schedule is a queue; a transfer, an all-reduce and an optimizer step are tasks of their own. What
+follows the passes is `planner.simulation.tails`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -17,7 +15,7 @@ from planner.problem import Problem
 from planner.schedules import SCHEDULES, Pass, Worker
 from planner.simulation.engine import Task
 from planner.simulation.flows import pass_seconds
-from planner.simulation.tails import tied_sums
+from planner.simulation.tails import add_tails
 from planner.simulation.wires import Wires
 from planner.timeline import Action, ActionKind
 from planner.workload import Communication
@@ -107,7 +105,7 @@ class _Builder:
             self._after(self.gradients[stage], self.weights[stage])
         for transfer in self.priced.transfers:
             self._add_transfers(transfer)
-        self._add_tails()
+        add_tails(self.program.tasks, self.problem, self.priced, self.workers, [list(of.values()) for of in self.last])
         self.program.num_resources = self.wires.num_resources
         return self.program
 
@@ -189,50 +187,3 @@ class _Builder:
         links = self.wires.links(made, read, microbatch)
         ends = (self.wires.worker(stage, microbatch) for stage in (made, read))
         return (*ends, *links) if self.blocking else links
-
-    def _add_tails(self) -> None:
-        if self.problem.training is None:
-            return
-        last = [list(tasks.values()) for tasks in self.last]
-        done = [self._tail(s, "all-reduce", p.seconds.all_reduce_s, last[s]) for s, p in enumerate(self.priced.stages)]
-        tied = self._add_tied(done)
-        for number, stage in enumerate(self.priced.stages):
-            self._tail(number, "optimizer", stage.seconds.optimizer_s, tied[number])
-
-    def _tail(self, stage: int, label: str, seconds: float, needs: list[int]) -> list[int]:
-        """A task on all workers of the stage; nothing where it takes no time."""
-        if not seconds:
-            return needs
-        workers = tuple(n for n, worker in enumerate(self.workers) if stage in worker.stages)
-        steps = label == "optimizer"
-        return [
-            self._add(
-                Task(
-                    label=label if len(self.workers[workers[0]].stages) == 1 else f"{label} {stage}",
-                    category="optimizer" if steps else "all_reduce",
-                    seconds=float(seconds),
-                    resources=workers if steps else self._collective(workers),
-                    needs=list(needs),
-                )
-            )
-        ]
-
-    def _collective(self, workers: Sequence[int]) -> tuple[int, ...]:
-        """The resources that collectives of these workers occupy (`Program.owners`)."""
-        return tuple(len(self.workers) + worker for worker in workers)
-
-    def _add_tied(self, done: list[list[int]]) -> list[list[int]]:
-        after = [list(needs) for needs in done]
-        for holders, seconds in tied_sums(self.problem, self.priced):
-            workers = sorted({n for n, w in enumerate(self.workers) if set(w.stages) & set(holders)})
-            task = Task(
-                label="tied all-reduce",
-                category="all_reduce",
-                seconds=seconds,
-                resources=self._collective(workers),
-                needs=[need for holder in holders for need in after[holder]],
-            )
-            number = self._add(task)
-            for holder in holders:
-                after[holder] = [number]
-        return after

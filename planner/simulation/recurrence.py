@@ -1,11 +1,9 @@
 """Times without an event queue: the end that the engine finds where transfers overlap, in a twentieth of its time.
 
-Every worker runs its passes in one order, and nothing but the optimizer steps of a worker of several stages can take
-the worker in between. So a pass needs no event:
+Every worker runs its passes in one order, and nothing else takes the worker in between. So a pass needs no event:
 
     start = max(end of the pass before, latest arrival of what it reads),  end = start + seconds
 
-With several stages, an optimizer step that is ready by then goes first, as tasks without a queue do in the engine.
 Messages of a flow are made in order and take the same links. Where no other flow uses any of these:
 
     start = max(made, end of the occupation before),  arrival = start + seconds
@@ -15,18 +13,16 @@ transfer), which is the order in which the engine looks at waiting transfers: on
 another is looked at again when the last of its links is free. A message that is taken at a moment t has before it
 everything that is ready by t: what is not known yet waits for a message that is taken later, and ends after t.
 
-**Theorem.** If passes, occupations and tails that take time take so much that adding it to a moment changes it, the
-ends are the engine's, to the last bit: the same sums of the same numbers. (By induction over moments. All that the
-engine frees or finishes at t was started before t, so that it is known when the engine looks at what may start at t,
-once.) `planner.simulation.makespan` asks the engine where that does not hold, where transfers block, and where sums of
-tied gradients meet workers of several stages.
+**Theorem.** If passes and occupations that take time take so much that adding it to a moment changes it, the ends are
+the engine's, to the last bit: the same sums of the same numbers. (By induction over moments. All that the engine frees
+or finishes at t was started before t, so that it is known when the engine looks at what may start at t, once.)
+`planner.simulation.makespan` asks the engine where that does not hold and where transfers block, and for what follows
+the passes.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from planner.simulation.flows import Flow, Inbox, Step
@@ -34,34 +30,22 @@ from planner.simulation.flows import Flow, Inbox, Step
 LEAST_SHARE = 2.0**-50
 """Of the iteration: a double that is at least this large changes any moment of it when it is added."""
 
-NEVER = -1.0
-
 Message = tuple[float, float, int, int]
 """(moment to look at it, moment at which it was ready, number of its flow, microbatch)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Passes of one worker in order: where the microbatch comes from, and the step.
-
-    A worker of several stages has a part up to the last pass of each, and after it the stage's all-reduce and
-    optimizer step.
-    """
-
-    passes: Sequence[tuple[Iterator[int], Step]]
-    all_reduce_s: float = 0.0
-    optimizer_s: float = 0.0
+Passes = Sequence[tuple[Iterator[int], Step]]
+"""Of one worker in order: where the microbatch comes from, and the step."""
 
 
-def ends_of(workers: Sequence[Sequence[Part]], flows: Sequence[Flow]) -> list[float] | None:
-    """When each worker has ended, its parts in order. None where some pass never starts.
+def run(workers: Sequence[Passes], flows: Sequence[Flow]) -> bool:
+    """Run the passes of all workers, so that every step knows its end. False where some pass never starts.
 
     O(passes + messages log workers).
     """
     heap: list[Message] = []
-    ends = [NEVER] * len(workers)
-    woken = list(range(len(workers)))
-    running = [_run(number, parts, heap, woken, ends) for number, parts in enumerate(workers)]
+    woken, done = list(range(len(workers))), list[int]()
+    running = [_run(number, passes, heap, woken, done) for number, passes in enumerate(workers)]
     free_s = {link: 0.0 for flow in flows for link in flow.competing}
     while True:
         while woken:
@@ -80,7 +64,7 @@ def ends_of(workers: Sequence[Sequence[Part]], flows: Sequence[Flow]) -> list[fl
             free_s[link] = moment + flow.occupied_s
         _arrive(flow.inbox, microbatch, moment + flow.seconds)
         next(running[flow.reader], None)
-    return None if NEVER in ends else ends
+    return len(done) == len(workers)
 
 
 def _arrive(inbox: Inbox, microbatch: int, arrival_s: float) -> None:
@@ -90,45 +74,27 @@ def _arrive(inbox: Inbox, microbatch: int, arrival_s: float) -> None:
     inbox.missing[microbatch] -= 1
 
 
-def _run(
-    worker: int, parts: Sequence[Part], heap: list[Message], woken: list[int], ends: list[float]
-) -> Iterator[None]:
+def _run(worker: int, passes: Passes, heap: list[Message], woken: list[int], done: list[int]) -> Iterator[None]:
     """One worker. It yields where it has to wait, and is to be asked again when its inbox is full."""
-    free = collective = 0.0
-    steps: list[tuple[float, bool, float]] = []
-    for part in parts:
-        for numbers, step in part.passes:
-            microbatch, inbox = next(numbers), step.inbox
-            while inbox.missing[microbatch]:
-                yield
-            start = inbox.ready_s[microbatch]
-            if start < free:
-                start = free
-            while steps and steps[0][0] <= start:
-                free = _step(steps, free)
-                start = max(start, free)
-            free = start + step.seconds
-            if step.done is not None:
-                step.done.missing[microbatch] -= 1
-            for flow in step.sent[microbatch]:
-                if flow.competing:
-                    heappush(heap, (free, free, flow.number, microbatch))
-                else:
-                    at = free if free > flow.free_s else flow.free_s
-                    flow.free_s = at + flow.occupied_s
-                    _arrive(flow.inbox, microbatch, at + flow.seconds)
-                    woken.append(flow.reader)
-        summed = free
-        if part.all_reduce_s:
-            summed = collective = max(free, collective) + part.all_reduce_s
-        if part.optimizer_s:
-            insort(steps, (summed, part.all_reduce_s > 0, part.optimizer_s))
-    while steps:
-        free = _step(steps, free)
-    ends[worker] = max(free, collective)
-
-
-def _step(steps: list[tuple[float, bool, float]], free_s: float) -> float:
-    """The end of the first optimizer step that is due."""
-    ready, _, seconds = steps.pop(0)
-    return max(ready, free_s) + seconds
+    free = 0.0
+    for numbers, step in passes:
+        microbatch, inbox = next(numbers), step.inbox
+        while inbox.missing[microbatch]:
+            yield
+        start = inbox.ready_s[microbatch]
+        if start < free:
+            start = free
+        free = start + step.seconds
+        if free > step.end_s:  # replicas that are dealt microbatches share the step
+            step.end_s = free
+        if step.done is not None:
+            step.done.missing[microbatch] -= 1
+        for flow in step.sent[microbatch]:
+            if flow.competing:
+                heappush(heap, (free, free, flow.number, microbatch))
+            else:
+                at = free if free > flow.free_s else flow.free_s
+                flow.free_s = at + flow.occupied_s
+                _arrive(flow.inbox, microbatch, at + flow.seconds)
+                woken.append(flow.reader)
+    done.append(worker)

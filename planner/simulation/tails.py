@@ -1,4 +1,9 @@
-"""What follows the passes of an iteration: sums of gradients, of tied ones too, and optimizer steps."""
+"""What follows the passes of an iteration: sums of gradients, of tied ones too, and optimizer steps.
+
+The all-reduce of a stage starts after that stage's own last backward pass, sums of tied gradients after the all-reduces
+of all stages that hold a copy. Collectives occupy no compute: where a worker runs several stages, the passes of the
+others go on meanwhile. The optimizer step is one for all stages of a worker, after all its passes and sums.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,10 @@ from planner.costs.model import PricedPlan, tied_between_stages
 from planner.costs.stage import tied_all_reduce_s
 from planner.problem import Problem
 from planner.schedules import Worker
+from planner.simulation.engine import Task
+
+Numbers = list[int]
+"""Of tasks."""
 
 
 def tied_sums(problem: Problem, priced: PricedPlan) -> Iterator[tuple[tuple[int, ...], float]]:
@@ -23,22 +32,55 @@ def tied_sums(problem: Problem, priced: PricedPlan) -> Iterator[tuple[tuple[int,
         yield holders, float(tied_all_reduce_s(problem, shared, len(holders), stages[holders[0]].tensor, route))
 
 
-def ends_with_tails(
-    problem: Problem, priced: PricedPlan, workers: Sequence[Worker], ends: Sequence[float]
-) -> list[float]:
-    """When each stage is done, where every worker has one stage and its passes end at `ends`.
+def add_tails(
+    tasks: list[Task], problem: Problem, priced: PricedPlan, workers: Sequence[Worker], last: Sequence[Numbers]
+) -> None:
+    """Append the tasks of all tails; `last` are per stage the last passes, one per worker. Nothing for inference.
 
-    Nothing waits for anything but what it needs: a stage's all-reduce has its workers for itself, and sums of tied
-    gradients that share a stage follow each other.
+    Worker `n` computes on resource `n` and takes part in one collective at a time on resource `len(workers) + n`.
     """
-    done = [0.0] * len(priced.stages)
-    for worker, end in zip(workers, ends, strict=True):
-        done[worker.stages[0]] = max(done[worker.stages[0]], end)
-    if problem.training is None:
-        return done
-    done = [end + float(stage.seconds.all_reduce_s) for end, stage in zip(done, priced.stages, strict=True)]
-    for holders, seconds in tied_sums(problem, priced):
-        summed = max(done[holder] for holder in holders) + seconds
-        for holder in holders:
-            done[holder] = summed
-    return [end + float(stage.seconds.optimizer_s) for end, stage in zip(done, priced.stages, strict=True)]
+    if problem.training is not None:
+        _Tails(tasks, priced, workers).add(problem, last)
+
+
+class _Tails:
+    def __init__(self, tasks: list[Task], priced: PricedPlan, workers: Sequence[Worker]) -> None:
+        self.tasks, self.priced, self.workers = tasks, priced, workers
+        self.of_stage = [Numbers() for _ in priced.stages]
+        for number, worker in enumerate(workers):
+            for stage in worker.stages:
+                self.of_stage[stage].append(number)
+
+    def add(self, problem: Problem, last: Sequence[Numbers]) -> None:
+        done = [self._summed(stage, needs) for stage, needs in enumerate(last)]
+        for holders, seconds in tied_sums(problem, self.priced):
+            workers = sorted({worker for holder in holders for worker in self.of_stage[holder]})
+            needs = [need for holder in holders for need in done[holder]]
+            number = self._collective("tied all-reduce", seconds, workers, needs)
+            for holder in holders:
+                done[holder] = [number]
+        for stages in dict.fromkeys(worker.stages for worker in self.workers):
+            self._step(stages, [need for stage in stages for need in done[stage]])
+
+    def _summed(self, stage: int, needs: Numbers) -> Numbers:
+        """The all-reduce of a stage; what it needs where it takes no time."""
+        seconds, workers = float(self.priced.stages[stage].seconds.all_reduce_s), self.of_stage[stage]
+        if not seconds:
+            return list(needs)
+        alone = len(self.workers[workers[0]].stages) == 1
+        return [self._collective("all-reduce" if alone else f"all-reduce {stage}", seconds, workers, needs)]
+
+    def _step(self, stages: Sequence[int], needs: Numbers) -> None:
+        """The optimizer step of the workers that run these stages."""
+        seconds = sum(float(self.priced.stages[stage].seconds.optimizer_s) for stage in stages)
+        if seconds:
+            self._add("optimizer", "optimizer", seconds, self.of_stage[stages[0]], needs)
+
+    def _collective(self, label: str, seconds: float, workers: Sequence[int], needs: Numbers) -> int:
+        resources = [len(self.workers) + worker for worker in workers]
+        return self._add(label, "all_reduce", seconds, resources, needs)
+
+    def _add(self, label: str, category: str, seconds: float, resources: Sequence[int], needs: Numbers) -> int:
+        task = Task(label=label, category=category, seconds=seconds, resources=tuple(resources), needs=needs)
+        self.tasks.append(task)
+        return len(self.tasks) - 1

@@ -49,8 +49,12 @@ def graphs(draw: st.DrawFn, count: int) -> LayerGraph:
             edges.append(Edge(source=f"L{source}", target=f"L{target}", bytes_per_sample=moved, has_gradient=back))
     tied = ()
     if count > 1 and draw(st.integers(0, 3)) == 0:
-        ends = draw(st.sampled_from([(0, count - 1), (0, 1)]))
-        tied = (TiedParameters(layers=tuple(f"L{i}" for i in ends), parameter_bytes=32),)
+        groups = draw(st.sampled_from([((0, count - 1),), ((0, 1),), ((0, count - 1), tuple(range(1, count - 1)))]))
+        tied = tuple(
+            TiedParameters(layers=tuple(f"L{i}" for i in group), parameter_bytes=draw(st.sampled_from([16, 32])))
+            for group in groups
+            if len(group) > 1
+        )
     return LayerGraph(layers=layers, edges=tuple(edges), tied=tied)
 
 
@@ -169,7 +173,7 @@ def test_an_estimate_is_that_of_the_timeline(name: str, data: st.DataObject) -> 
 
 
 def interleaved(replicas: int, **fields: Any) -> tuple[Problem, Plan]:
-    """2 ranks of 2 stages, 2 microbatches, F = B = 1 s, a transfer-free chain whose gradients are large."""
+    """2 ranks of 2 stages, 2 microbatches, F = B = 1 s, a transfer-free chain with large gradients, steps of 0.25 s."""
     problem = chain_problem(
         [(1.0, 1.0)] * 4,
         devices=2 * replicas,
@@ -179,19 +183,39 @@ def interleaved(replicas: int, **fields: Any) -> tuple[Problem, Plan]:
         bandwidth=16.0,
         **fields,
     )
+    table = problem.profiles[0].tables[0]
+    costs = {name: replace(cost, optimizer_s=0.25) for name, cost in table.layers.items()}
+    problem = replace(problem, profiles=(replace(problem.profiles[0], tables=(replace(table, layers=costs),)),))
     groups = [tuple((f"d{rank * replicas + n}",) for n in range(replicas)) for rank in range(2)]
     stages = tuple(Stage(layers=(f"L{s}",), replicas=groups[s % 2]) for s in range(4))
     return problem, Plan(stages=stages, schedule="interleaved_1f1b", microbatch_size=replicas, num_microbatches=2)
 
 
 def test_sums_of_gradients_of_one_worker_follow_each_other() -> None:
-    """Passes of half a second; rings of two move 64 bytes at 16 B/s in 4 s, one after the other on each rank."""
+    """Passes of half a second end at 4 and 5 s (stages 2, 0) and at 3.5 and 4.5 s (3, 1), see `interleaved_1f1b`; rings
+    of two move 64 bytes at 16 B/s in 4 s, one after the other on each rank, and the step of both stages is last."""
     problem, plan = interleaved(2)
     recurrence, engine = both(problem, CostModel(problem).price(plan))
-    last = simulate_plan(problem, plan)[0]
-    sums = [[s.start_s for s in lane.spans if s.category == "all_reduce"] for lane in last.lanes]
-    assert all(second == first + 4.0 for first, second in sums)
-    assert recurrence == engine == max(second + 4.0 for _, second in sums)
+    tails = [
+        [(s.label, s.start_s, s.end_s) for s in lane.spans if s.category in ("all_reduce", "optimizer")]
+        for lane in simulate_plan(problem, plan)[0].lanes
+    ]
+    assert tails == [
+        [("all-reduce 2", 4.0, 8.0), ("all-reduce 0", 8.0, 12.0), ("optimizer", 12.0, 12.5)],
+        [("all-reduce 3", 3.5, 7.5), ("all-reduce 1", 7.5, 11.5), ("optimizer", 11.5, 12.0)],
+    ]
+    assert recurrence == engine == 12.5
+
+
+def test_a_step_waits_for_sums_of_tied_gradients() -> None:
+    """Passes end at 10 s (stage 0) and 9 s (stage 1, as 3 had at 7 s); the sum of 0 and 3 moves 64 bytes in 4 s."""
+    problem, plan = interleaved(1)
+    tied = replace(
+        problem, graph=replace(problem.graph, tied=(TiedParameters(layers=("L0", "L3"), parameter_bytes=64),))
+    )
+    recurrence, engine = both(tied, CostModel(tied).price(plan))
+    assert [lane.spans[-1].start_s for lane in simulate_plan(tied, plan)[0].lanes] == [14.0, 14.0]
+    assert recurrence == engine == 14.5
 
 
 def test_a_message_waits_for_the_link_of_another() -> None:
@@ -214,15 +238,13 @@ def test_a_message_waits_for_the_link_of_another() -> None:
 
 
 def test_where_the_theorem_does_not_hold_the_engine_decides() -> None:
-    """Blocking transfers, passes of no time, tied stages on ranks of several: None, and the estimate all the same."""
+    """Blocking transfers, passes of no time: None, and the estimate all the same."""
     problem, plan = interleaved(1)
     table = problem.profiles[0].tables[0]
     costs = {name: replace(cost, forward_s=0.0) for name, cost in table.layers.items()}
-    ties = (TiedParameters(layers=("L0", "L3"), parameter_bytes=64),)
     for other in (
         problem.with_workload(replace(problem.workload, communication=Communication.BLOCKING)),
         replace(problem, profiles=(replace(problem.profiles[0], tables=(replace(table, layers=costs),)),)),
-        replace(problem, graph=replace(problem.graph, tied=ties)),
     ):
         recurrence, engine = both(other, CostModel(other).price(plan))
         assert recurrence is None

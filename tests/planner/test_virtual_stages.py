@@ -20,7 +20,7 @@ from planner.options import Objective, SearchModel
 from planner.plan import Plan, Stage
 from planner.problem import Problem
 from planner.schedules import SCHEDULES, PipelineShape, Placement
-from planner.simulation.estimate import simulate_plan
+from planner.simulation.estimate import estimate_plan, simulate_plan
 from planner.timeline import Timeline
 from planner.verify import verify
 from planner.workload import Communication, Recomputation
@@ -181,6 +181,9 @@ def test_the_period_of_a_device_is_that_of_all_its_stages() -> None:
     problem, plan = equal_stages("interleaved_1f1b", 2, 2, 3)
     priced = CostModel(problem).price(plan)
     assert objective_s(problem, priced, Objective.ITERATION_TIME, SearchModel.CLOSED) == 6 * 3.0 + (2 - 1) * 9.0
+    stepping = CostModel(with_steps(problem, [0.5, 1.0] * 3)).price(plan)
+    longer = objective_s(problem, stepping, Objective.ITERATION_TIME, SearchModel.CLOSED)
+    assert longer == 6 * 3.0 + (2 - 1) * 9.0 + 3 * 1.0
     assert simulate_plan(problem, plan)[1].bottleneck_s == 9.0
 
 
@@ -283,6 +286,56 @@ def test_collectives_of_one_stage_leave_the_device_to_its_other_stages() -> None
     assert reduces["all-reduce 3"].start_s == last[3]
     assert any(s.category == "compute" and s.start_s < reduces["all-reduce 3"].end_s <= s.end_s for s in lane.spans)
     assert reduces["all-reduce 1"].start_s == max(last[1], reduces["all-reduce 3"].end_s)
+
+
+def with_steps(problem: Problem, steps: list[float]) -> Problem:
+    """With these seconds of the optimizer step per layer."""
+    table = problem.profiles[0].tables[0]
+    costs = {f"L{s}": replace(table.layers[f"L{s}"], optimizer_s=seconds) for s, seconds in enumerate(steps)}
+    return replace(problem, profiles=(replace(problem.profiles[0], tables=(replace(table, layers=costs),)),))
+
+
+def test_a_device_steps_once_after_all_its_passes() -> None:
+    """Two ranks of two stages, two microbatches, F = B = 1 s, transfers free. By hand, from what each pass waits for:
+
+        rank 0 | 0F0 0F1 2F0 2F1     2B0     2B1 0B0 0B1          starts 0 1 2 3   5   7 8 9
+        rank 1 |     1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1              starts   1 2 3 4 5 6 7 8
+
+    Rank 0 ends its passes at 10 s and steps 0.5 + 0.25 s, rank 1 at 9 s and steps 1 + 2 s: the iteration takes 12 s.
+    A step of stage 3 right after 3B1 would hold 1B0 up by 2 s, and with it rank 0: 12.5 s.
+    """
+    shape = shape_of_ranks("interleaved_1f1b", 2, 2, 2)
+    plan = plan_of("interleaved_1f1b", shape)
+    problem = with_steps(chain_problem([(1.0, 1.0)] * 4, devices=2, num_microbatches=2), [0.5, 1.0, 0.25, 2.0])
+    timeline, estimate = simulate_plan(problem, plan)
+    steps = [
+        [(s.label, s.start_s, s.end_s) for s in lane.spans if s.category == "optimizer"] for lane in timeline.lanes
+    ]
+    assert steps == [[("optimizer", 10.0, 10.75)], [("optimizer", 9.0, 12.0)]]
+    assert estimate.iteration_time_s == estimate_plan(problem, plan).iteration_time_s == 12.0
+    assert [stage.optimizer_s for stage in estimate.stages] == [0.5, 1.0, 0.25, 2.0]
+
+
+@pytest.mark.parametrize("name", SCHEDULES.names())
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_steps_hold_no_pass_up(name: str, data: st.DataObject) -> None:
+    """Without replicas every device adds the steps of its stages to the end of its passes, and to nothing else.
+
+    Where transfers block, a send that waits for its reader may come after the step.
+    """
+    problem, plan = data.draw(problems_and_plans(name))
+    problem = problem.with_workload(replace(problem.workload, communication=Communication.OVERLAPPED))
+    layers = len(plan.stages)
+    steps = data.draw(st.lists(quarters, min_size=layers, max_size=layers))
+    lanes = simulate_plan(problem, plan)[0].lanes
+    trained = [layer.trainable for layer in problem.graph.layers]
+    ends = [
+        max(s.end_s for s in lane.spans if s.category == "compute")
+        + sum(steps[s] for s, on in enumerate(plan.rank_of) if on == rank and trained[s])
+        for rank, lane in enumerate(lanes)
+    ]
+    assert estimate_plan(with_steps(problem, steps), plan).iteration_time_s == pytest.approx(max(ends))
 
 
 @pytest.mark.parametrize("name", SCHEDULES.names())
