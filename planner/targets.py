@@ -15,6 +15,7 @@ from planner.errors import ExportError, InputError
 from planner.graph import GraphIndex, Layer
 from planner.options import Decision, Level, Replication, SearchOptions
 from planner.plan import Plan, Stage
+from planner.precision import unknown_precision
 from planner.problem import Problem
 from planner.workload import Inference, Recomputation, ReplicaMode, Training
 
@@ -47,8 +48,9 @@ class Target:
     `replication`: the widest that it can run; `deals`: replicas may take whole microbatches in turn. `degrees`: which
     of tensor, context and expert degree it knows. `enough_microbatches`: schedules that need at least as many
     microbatches as stages, `several_stages`: that need several ranks with several stages each. `equal_levels`: one
-    recomputation and one ZeRO stage for all stages. `trains` and `serves`: for which workloads it is. Stages are
-    intervals of the execution order except where cuts may be anywhere, degrees the same in all stages for all of them.
+    recomputation and one ZeRO stage for all stages. `trains` and `serves`: for which workloads it is. `adamw`: it
+    trains by AdamW on the devices, so that bytes per parameter must be what that holds. Stages are intervals of the execution
+    order except where cuts may be anywhere, degrees the same in all stages for all of them.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Target:
     equal_levels: bool = False
     trains: bool = True
     serves: bool = True
+    adamw: bool = False
 
     def allows(self, level: Level) -> bool:
         """Whether the engine can recompute and shard like that."""
@@ -109,6 +112,8 @@ class Target:
         wrong = self._misfit_of_workload(problem.workload)
         if wrong:
             return f"{wrong}: {_others_for(problem.workload)}"
+        if wrong := self._misfit_of_optimizer(problem):
+            return wrong
         if options.schedule not in ("auto", *self.schedules):
             return f"the schedule {options.schedule!r}: use {', '.join(self.schedules)} or auto"
         dealt = options.replica_mode is ReplicaMode.DEALT and options.replication is not Replication.NONE
@@ -141,6 +146,8 @@ class Target:
         wrong = self._misfit_of_workload(problem.workload)
         if wrong:
             yield f"the workload is {wrong}", ""
+        elif wrong := self._misfit_of_optimizer(problem):
+            yield f"the workload has {wrong}", ""
         if plan.schedule not in self.schedules:
             yield f"the schedule is {plan.schedule!r}", "/schedule"
         stages = len(plan.stages)
@@ -159,6 +166,14 @@ class Target:
         if isinstance(workload, Training):
             return "" if self.trains else "training"
         return "" if self.serves else "inference"
+
+    def _misfit_of_optimizer(self, problem: Problem) -> str:
+        training = problem.training
+        if not self.adamw or training is None:
+            return ""
+        if training.offload_optimizer:
+            return "an optimizer state in the host's memory: keep it on the devices"
+        return unknown_precision(problem)
 
     def _misfits_of_cuts(self, plan: Plan, index: GraphIndex) -> Iterator[tuple[str, str]]:
         if self.cuts is Cuts.ANYWHERE:
@@ -295,6 +310,8 @@ TARGETS = {
             deals=True,
             cuts=Cuts.ANYWHERE,
             degrees=(),
+            serves=False,
+            adamw=True,
         ),
     )
 }

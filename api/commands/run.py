@@ -13,6 +13,7 @@ from api.commands.opening import opened
 from api.commands.options import JsonOption, PlanArgument, ProblemOption
 from api.commands.sourcing import Reading, read_source
 from planner.errors import InputError, RunError
+from planner.precision import precision_of
 from planner.runtime.abilities import ExecutorKind
 from profiles.model import ModelSource
 
@@ -106,6 +107,7 @@ def _replay(
         num_steps=steps,
         seed=source.seed,
         device=device.value,
+        precision=precision_of(given.problem),
         timeout_s=timeout_s,
     )
     if json:
@@ -128,7 +130,8 @@ def _source(given: OpenedPlan, model: str | None, sequence_length: int | None, s
     source = given.source
     if model is not None:
         length = sequence_length or given.problem.workload.sequence_length
-        source = _built(read_source(model, Reading(sequence_length=length)), model)
+        dtype = given.problem.profiles[0].dtype
+        source = _built(read_source(model, Reading(sequence_length=length, dtype=dtype)), model)
     if source is None:
         raise InputError(
             "the plan does not say how to build its model (it was planned from costs alone): name a config.json or "
@@ -172,6 +175,7 @@ def _trained(given: OpenedPlan, source: ModelSource, how: _How) -> RunReport:
             executor=how.executor,
             save=how.save,
             load=how.load,
+            precision=precision_of(given.problem),
             on_progress=lambda done, total, loss: advance(done, total, f"loss {loss:.4f}"),
         )
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MAX_LOSS_DIFFERENCE = 1e-5
 """Relative; the sums of microbatch losses are taken in another order than the unpartitioned model's."""
 MAX_GRADIENT_DIFFERENCE = 1e-5
+MAX_ROUNDED_DIFFERENCE = 2.0**-6
+"""In bfloat16, of the loss and of the largest gradient: four times the spacing of its numbers below 1."""
+ROUNDED = "bfloat16"
 COLUMNS = (
     ("#", True),
     ("forward ms\npredicted", True),
@@ -58,7 +61,15 @@ def is_equal(report: RunReport) -> bool:
     loss, gradient = report.loss_relative_difference, report.gradient_max_difference
     if loss is None or gradient is None:
         return True
-    return loss <= MAX_LOSS_DIFFERENCE and gradient <= MAX_GRADIENT_DIFFERENCE
+    loss_limit, gradient_limit = _limits(report)
+    return loss <= loss_limit and gradient <= gradient_limit
+
+
+def _limits(report: RunReport) -> tuple[float, float]:
+    """Of the loss (relative) and of the gradients (absolute)."""
+    if report.precision != ROUNDED:
+        return MAX_LOSS_DIFFERENCE, MAX_GRADIENT_DIFFERENCE
+    return MAX_ROUNDED_DIFFERENCE, MAX_ROUNDED_DIFFERENCE * (report.gradient_scale or 0.0)
 
 
 def _row(predicted: StageEstimate, measured: StageMeasurement) -> tuple[str, ...]:
@@ -95,8 +106,9 @@ def _check_rows(report: RunReport) -> Iterator[tuple[str, str]]:
     loss, gradient = report.loss_relative_difference, report.gradient_max_difference
     if loss is None or gradient is None:
         return
-    yield "check: loss", _verdict(loss, MAX_LOSS_DIFFERENCE, "relative difference to the unpartitioned model")
-    yield "check: gradients", _verdict(gradient, MAX_GRADIENT_DIFFERENCE, "largest absolute difference")
+    loss_limit, gradient_limit = _limits(report)
+    yield "check: loss", _verdict(loss, loss_limit, "relative difference to the unpartitioned model")
+    yield "check: gradients", _verdict(gradient, gradient_limit, "largest absolute difference")
 
 
 def _verdict(value: float, limit: float, what: str) -> str:

@@ -158,7 +158,7 @@ def _bytes(layers: Sequence[str], trainer: Trainer) -> LayerBytes:
     """Of one more step. The first whole backward pass makes the gradients, the second one adds to them."""
     from benchmarks.truth.bytes import BytesRecorder
 
-    trainer.optimizer.zero_grad(set_to_none=True)
+    trainer.optimizer.zero_grad()
     recorder = BytesRecorder()
     trainer.recorder = trainer.executor.recorder = recorder  # type: ignore[attr-defined]
     trainer.step(0)

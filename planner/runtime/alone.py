@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import nn
 
 from planner.errors import RunError
 from planner.runtime.job import Seat
@@ -19,6 +18,9 @@ from planner.runtime.recorder import Recorder
 from planner.runtime.replay import ReplaySpec
 from planner.runtime.routes import Way
 from planner.runtime.spec import StepRecord
+
+if TYPE_CHECKING:
+    from planner.runtime.training import Trainer
 
 SMALL = 1e-3
 """Received numbers are drawn with this deviation: no infinities, no zeros that arithmetic could skip."""
@@ -126,7 +128,7 @@ def run_alone(spec: ReplaySpec, seat: Seat) -> tuple[tuple[StepRecord, ...], int
     for number in range(spec.run.num_steps):
         step = trainer.step(number)
         steps.append(_settled(step, recorder) if isinstance(recorder, StreamRecorder) else step)
-    return tuple(steps), _peak(lambda: trainer.step(spec.run.num_steps), trainer.module, trainer.optimizer, on_gpu)
+    return tuple(steps), _peak(lambda: trainer.step(spec.run.num_steps), trainer, on_gpu)
 
 
 def _settled(step: StepRecord, recorder: StreamRecorder) -> StepRecord:
@@ -136,9 +138,9 @@ def _settled(step: StepRecord, recorder: StreamRecorder) -> StepRecord:
     return replace(step, passes_s=passes, optimizer_s=seconds.get("optimizer", 0.0))
 
 
-def _peak(work: Any, module: nn.Module, optimizer: torch.optim.Optimizer, on_gpu: bool) -> int:
+def _peak(work: Any, trainer: Trainer, on_gpu: bool) -> int:
     if not on_gpu:
-        return peak_of(work) + resident_bytes(module, optimizer)
+        return peak_of(work) + resident_bytes(trainer.module, trainer.optimizer.held())
     torch.cuda.reset_peak_memory_stats()
     work()
     torch.cuda.synchronize()

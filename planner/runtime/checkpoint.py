@@ -6,13 +6,14 @@ A checkpoint is a folder:
     step-6.stage-0.pt                {"model": state dict, "optimizer": {parameter name: AdamW's state}}
 
 The parts' `model` entries together are the state dict of the whole model (`state_dict`). A tied parameter stands under
-all its names. `step` is the number of steps trained so far, and of the next batch.
+all its names. Where a plan trains float32 copies of its weights it is these that are saved; loading rounds. `step` is
+the number of steps trained so far, and of the next batch.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from planner.errors import InputError
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from planner.runtime.updates import Updates
 
 INDEX = "checkpoint.json"
 
@@ -64,20 +67,20 @@ def part_name(step: int, stage: int) -> str:
     return f"step-{step}.stage-{stage}.pt"
 
 
-def save_part(
-    folder: Path, step: int, stage: int, part: nn.Module, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> None:
+def save_part(folder: Path, step: int, stage: int, part: nn.Module, model: nn.Module, updates: Updates) -> None:
     """Write weights, buffers and optimizer state of one stage."""
     import torch
 
     names = _names(part, model)
-    entries = {"model": {n: t.detach() for n, t in names.items()}, "optimizer": _optimizer_state(names, optimizer)}
+    states = {name: updates.state(tensor) for name, tensor in names.items()}
+    entries = {
+        "model": {name: updates.weights(tensor) for name, tensor in names.items()},
+        "optimizer": {name: state for name, state in states.items() if state},
+    }
     _replace(folder / part_name(step, stage), lambda path: torch.save(entries, path))
 
 
-def load_parts(
-    folder: Path, parts: Iterable[nn.Module], model: nn.Module, optimizer: torch.optim.Optimizer | None
-) -> None:
+def load_parts(folder: Path, parts: Iterable[nn.Module], model: nn.Module, updates: Updates | None) -> None:
     """Give these stages' weights, buffers and optimizer state what the checkpoint has under their names.
 
     InputError for a name that it lacks, or that has another shape.
@@ -89,9 +92,10 @@ def load_parts(
             if weights is None or weights.shape != own.shape:
                 what = "lacks" if weights is None else f"has the shape {tuple(weights.shape)} for"
                 raise InputError(f"the checkpoint {folder} {what} {name!r}, which is {tuple(own.shape)} in the model")
-            own.data.copy_(weights)
-            if optimizer is not None and state is not None:
-                optimizer.state[own] = {key: value.clone() for key, value in state.items()}
+            if updates is None:
+                own.data.copy_(weights)
+            else:
+                updates.load(own, weights, state)
 
 
 def state_dict(folder: Path) -> dict[str, torch.Tensor]:
@@ -114,10 +118,6 @@ def _names(part: nn.Module, model: nn.Module) -> dict[str, torch.Tensor]:
     """All names under which the stage's parameters and buffers stand in the model's state dict."""
     own = {id(tensor) for tensor in (*part.parameters(), *part.buffers())}
     return {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if id(tensor) in own}
-
-
-def _optimizer_state(names: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    return {name: dict(optimizer.state[tensor]) for name, tensor in names.items() if tensor in optimizer.state}
 
 
 def _replace(path: Path, write: Any) -> None:

@@ -60,12 +60,12 @@ def reduce_gradients(made: Iterable[Bucket], divisor: int) -> None:
     here counts as zero: another stage may have one.
     """
     for bucket in made:
-        for dtype in sorted({p.dtype for p in bucket.parameters}, key=str):
-            _reduce([p for p in bucket.parameters if p.dtype == dtype], bucket.group, divisor)
+        for dtype in sorted({_dtype(p) for p in bucket.parameters}, key=str):
+            _reduce([p for p in bucket.parameters if _dtype(p) == dtype], bucket.group, divisor)
 
 
 def _reduce(parameters: list[nn.Parameter], group: dist.ProcessGroup, divisor: int) -> None:
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    gradients = [torch.zeros_like(p, dtype=_dtype(p)) if p.grad is None else p.grad for p in parameters]
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     dist.all_reduce(flat, group=group)
     if divisor != 1:
@@ -73,3 +73,8 @@ def _reduce(parameters: list[nn.Parameter], group: dist.ProcessGroup, divisor: i
     pieces = torch.split(flat, [p.numel() for p in parameters])
     for parameter, piece in zip(parameters, pieces, strict=True):
         parameter.grad = piece.view_as(parameter)
+
+
+def _dtype(parameter: nn.Parameter) -> torch.dtype:
+    """That of its gradient."""
+    return parameter.grad_dtype or parameter.dtype

@@ -30,15 +30,8 @@ def allocations(trace: profile) -> list[int]:
     return [event.nbytes() for event in sorted(recorded, key=lambda event: int(event.start_ns()))]
 
 
-def resident_bytes(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Bytes that stay between steps: parameters, buffers, optimizer state; each storage once."""
-    return _bytes([*module.parameters(), *module.buffers(), *_state(optimizer)])
-
-
-def _state(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
-    return (value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor))
-
-
-def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+def resident_bytes(module: nn.Module, held: Iterable[torch.Tensor]) -> int:
+    """Bytes that stay between steps: parameters, buffers, and what the optimizer holds; each storage once."""
+    tensors = [*module.parameters(), *module.buffers(), *held]
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(storages.values())

@@ -25,7 +25,7 @@ def merge(spec: RunSpec, results: Sequence[RankResult]) -> RunReport:
     noise = _noise(results, measured)
     losses = _losses(spec, results)
     differences = _differences(results)
-    reference = results[0].reference_loss
+    reference = results[0].reference
     return RunReport(
         steps=spec.num_steps,
         num_warm_up=num_warm_up,
@@ -36,13 +36,19 @@ def merge(spec: RunSpec, results: Sequence[RankResult]) -> RunReport:
         iteration_times_s=tuple(times),
         stages=tuple(_stage(spec, results, stage, measured) for stage in range(spec.layout.num_stages)),
         noise=noise,
-        loss_relative_difference=None if reference is None else abs(losses[0] - reference) / max(abs(reference), 1e-12),
+        loss_relative_difference=None if reference is None else _relative(losses[0], reference.loss),
         gradient_max_difference=max(differences.values(), default=0.0) if spec.check else None,
         gradient_differences=differences,
+        gradient_scale=None if reference is None else reference.gradient_scale,
+        precision="" if spec.precision is None else spec.precision.weights,
         environment=results[0].environment | ALLOCATOR_VARIABLES,
         timeline=_timeline(spec, results),
         reference_s=_reference_s(results, measured),
     )
+
+
+def _relative(found: float, wanted: float) -> float:
+    return abs(found - wanted) / max(abs(wanted), 1e-12)
 
 
 def _reference_s(results: Sequence[RankResult], measured: range) -> float | None:

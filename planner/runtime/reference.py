@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -31,7 +32,9 @@ def write_reference(runnable: RunnableModel, batch: Batch, num_pieces: int, fold
             loss = runnable.loss(model(*(chunks[number] for chunks in pieces)), wanted) / num_pieces
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach().double())
-    torch.save({"loss": total, "gradients": gradients_of(model)}, folder / FILE)
+    gradients = gradients_of(model)
+    scale = max((float(gradient.abs().max()) for gradient in gradients.values() if gradient.numel()), default=0.0)
+    torch.save({"loss": total, "scale": scale, "gradients": gradients}, folder / FILE)
     model.zero_grad(set_to_none=True)
 
 
@@ -53,12 +56,20 @@ def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def compare(module: nn.Module, folder: Path) -> tuple[float, dict[str, float]]:
-    """The reference loss, and per parameter of `module` the largest absolute difference of its gradient."""
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Of the unpartitioned model: its loss, and the largest absolute value of all its gradients."""
+
+    loss: float
+    gradient_scale: float
+
+
+def compare(module: nn.Module, folder: Path) -> tuple[Reference, dict[str, float]]:
+    """The reference, and per parameter of `module` the largest absolute difference of its gradient from it."""
     reference = torch.load(folder / FILE, weights_only=True, mmap=True)
     wanted: dict[str, torch.Tensor] = reference["gradients"]
     differences = {
         name: float((gradient - wanted[name]).abs().max()) if gradient.numel() else 0.0
         for name, gradient in gradients_of(module).items()
     }
-    return float(reference["loss"]), differences
+    return Reference(float(reference["loss"]), float(reference["scale"])), differences

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from planner.errors import InputError
 from planner.graph import NOUN_CONFIG
 from planner.plan import Plan
+from planner.precision import Precision
 from planner.runtime.abilities import ExecutorKind, check_runnable
 from planner.runtime.job import Seat
 from planner.runtime.launch import Launcher
@@ -95,6 +96,7 @@ def replay(
     num_steps: int = 5,
     seed: int = 0,
     device: str = "cpu",
+    precision: Precision | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> ReplayReport:
     """Run the actions of one rank of a plan by our own executor, with transfers stubbed.
@@ -118,6 +120,7 @@ def replay(
             learning_rate=1e-5,
             timeout_s=timeout_s,
             folder=folder,
+            precision=precision,
         )
         with Launcher(ReplaySpec(run=run, rank=rank, device=device)) as launcher:
             ((steps, peak),) = launcher.results(lambda done, loss: None)

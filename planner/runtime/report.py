@@ -64,7 +64,8 @@ class RunReport:
     `losses` has one mean loss per step; `iteration_times_s` one wall time per step after the `num_warm_up` first (the
     slowest rank's). `iteration_time_s` is the median of the clean ones, of all where none was clean. The differences
     to the unpartitioned model are those of the first step, None when not checked; `gradient_differences` holds the
-    largest absolute difference per parameter. `timeline` is the last measured iteration.
+    largest absolute difference per parameter, `gradient_scale` the largest absolute gradient of the reference.
+    `precision` is the dtype of the weights where the run was given one. `timeline` is the last measured iteration.
     `reference_s` are CPU seconds of a fixed piece of work, the median over steps and ranks, in runs that take turns.
     """
 
@@ -82,6 +83,8 @@ class RunReport:
     loss_relative_difference: float | None = None
     gradient_max_difference: float | None = None
     gradient_differences: dict[str, float] = field(default_factory=dict)
+    gradient_scale: float | None = None
+    precision: str = ""
     memory_method: str = MEMORY_METHOD
     environment: dict[str, str] = field(default_factory=dict)
     timeline: Timeline | None = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from planner.errors import InputError, RunError
 from planner.plan import Plan
+from planner.precision import Precision
 from planner.runtime.abilities import ExecutorKind, check_runnable, chosen
 from planner.runtime.checkpoint import read_index
 from planner.runtime.launch import Launcher
@@ -39,6 +40,7 @@ def run(
     executor: ExecutorKind = ExecutorKind.AUTO,
     save: Path | None = None,
     load: Path | None = None,
+    precision: Precision | None = None,
     on_progress: OnProgress | None = None,
 ) -> RunReport:
     """Train `num_steps` steps of `loader`'s model by `plan` on this machine, one process per device (gloo, CPU).
@@ -46,8 +48,10 @@ def run(
     Step k trains on the batch of seed `seed + k`, with AdamW. `check` compares loss and gradients of the first step
     with the unpartitioned model. `executor` AUTO takes torch's schedules where they can express the plan, else our own
     action lists. `save` names a folder for a checkpoint after the last step; `load` one to start from, of any plan of
-    the same model: weights, optimizer state and number of steps go on. The loader must be importable by
-    other processes. Each process builds and traces the whole model and then keeps its own stages.
+    the same model: weights, optimizer state and number of steps go on. `precision` (see `precision_of`) says in
+    which dtype gradients are summed and whether float32 copies of the weights are trained; None: everything in the
+    dtype of the weights. The loader must be importable by other processes. Each process builds and traces the whole
+    model and then keeps its own stages.
 
     Raises ExportError naming the stage for what cannot be run (tensor, context or expert degrees, ZeRO, selective
     recomputation; with the executor TORCH also what torch's schedules cannot express) and InputError for bad
@@ -74,6 +78,7 @@ def run(
             folder=folder,
             save=save,
             load=load,
+            precision=precision,
         )
         with Launcher(spec) as launcher:
             results = launcher.results(lambda done, loss: on_progress(done, num_steps, loss) if on_progress else None)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.plan import Plan
+from planner.precision import Precision
 from planner.runtime.abilities import ExecutorKind
 from planner.runtime.job import Seat
 from planner.runtime.layout import Layout
@@ -14,13 +15,15 @@ from planner.timeline import Span
 
 if TYPE_CHECKING:
     from planner.runtime.program import ProgramLoader
+    from planner.runtime.reference import Reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """One run, the same for all ranks. `folder` holds the rendezvous file and whatever the ranks exchange.
 
-    `executor` is TORCH or OWN. `save` and `load` are folders of checkpoints; None for none.
+    `executor` is TORCH or OWN. `save` and `load` are folders of checkpoints; None for none. `precision` None trains
+    the model in the dtype in which it is built.
     """
 
     plan: Plan
@@ -35,6 +38,7 @@ class RunSpec:
     folder: Path
     save: Path | None = None
     load: Path | None = None
+    precision: Precision | None = None
 
     @property
     def global_batch_size(self) -> int:
@@ -93,7 +97,7 @@ class RankResult:
     core: int | None
     num_cores: int
     gradient_differences: dict[str, float] | None
-    reference_loss: float | None
+    reference: Reference | None
     environment: dict[str, str]
 
 

@@ -24,10 +24,11 @@ from planner.runtime.layout import Layout
 from planner.runtime.memory import peak_of, resident_bytes
 from planner.runtime.program import ProgramLoader, TracedProgram
 from planner.runtime.recorder import ALL_REDUCE, OPTIMIZER, Recorder, record_step
-from planner.runtime.reference import compare, write_reference
+from planner.runtime.reference import Reference, compare, write_reference
 from planner.runtime.relay import relay_stages
 from planner.runtime.spec import RankResult, RunSpec, StepRecord, TurnsSpec
 from planner.runtime.split import StageModule, model_input_names, split_layers
+from planner.runtime.updates import Updates, set_precision
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class Trainer:
     module: nn.Module
     executor: Executor
     shared: list[Bucket]
-    optimizer: torch.optim.Optimizer
+    optimizer: Updates
     recorder: Recorder
     first_step: int
     core: int | None = None
@@ -68,7 +69,7 @@ class Trainer:
                 after_backward()
             with self.recorder.note("optimizer", OPTIMIZER, OPTIMIZER):
                 self.optimizer.step()
-                self.optimizer.zero_grad(set_to_none=True)
+                self.optimizer.zero_grad()
             return loss
 
         return record_step(self.recorder, tuple(self.parts), work, self._waited_s)
@@ -106,14 +107,14 @@ class Check:
 
     parts: Sequence[StageModule]
     folder: Path
-    reference_loss: float | None = None
+    reference: Reference | None = None
     differences: dict[str, float] | None = None
 
     def run(self) -> None:
         """Compare this rank's gradients with those of the reference file."""
         self.differences = {}
         for part in self.parts:
-            self.reference_loss, found = compare(part, self.folder)
+            self.reference, found = compare(part, self.folder)
             self.differences |= found
 
 
@@ -159,7 +160,7 @@ def _result(trainer: Trainer, steps: Sequence[StepRecord], seat: Seat, check: Ch
         core=seat.core,
         num_cores=seat.num_cores,
         gradient_differences=None if check is None else check.differences,
-        reference_loss=None if check is None else check.reference_loss,
+        reference=None if check is None else check.reference,
         environment={"torch": torch.__version__},
     )
 
@@ -181,6 +182,7 @@ def build(
     layout, rank = spec.layout, seat.rank
     own, (_, replica) = layout.stages_on(rank), layout.seat(rank)
     program = (load or spec.loader)(layout.local_size(own[0]))
+    set_precision(program.runnable.model, spec.precision)
     parts = split_layers(program, [stage.layers for stage in spec.plan.stages])
     if spec.load is not None:
         load_parts(spec.load, [program.runnable.model], program.runnable.model, None)
@@ -192,7 +194,7 @@ def build(
         executor = _lonely(executor, alone_on)
     shared = buckets(stages, rank, layout) if alone_on is None else []
     module = nn.ModuleList(stages[number] for number in own)
-    optimizer = _optimizer(module, spec.learning_rate)
+    optimizer = Updates(module.parameters(), spec.precision, spec.learning_rate)
     if spec.load is not None:
         load_parts(spec.load, [parts[number] for number in own], program.runnable.model, optimizer)
     return Trainer(
@@ -248,11 +250,6 @@ def _executor(
     )
 
 
-def _optimizer(module: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """AdamW over the trainable parameters; given as a group, they may be none (frozen stages)."""
-    return torch.optim.AdamW([{"params": [p for p in module.parameters() if p.requires_grad]}], lr=learning_rate)
-
-
 def _pipeline_group(layout: Layout, replica: int) -> dist.ProcessGroup | None:
     """The ranks of one replica in stage order; None (all ranks) when there is one replica."""
     num_replicas = layout.num_replicas(0)
@@ -267,4 +264,4 @@ def _peak_memory_bytes(trainer: Trainer) -> int:
     """Peak of one more step on top of what stays; the step is not counted as one of the run."""
     number = trainer.spec.num_steps
     peak = peak_of(lambda: trainer.step(number))
-    return peak + resident_bytes(trainer.module, trainer.optimizer) + trainer.executor.received_bytes()
+    return peak + resident_bytes(trainer.module, trainer.optimizer.held()) + trainer.executor.received_bytes()

@@ -74,6 +74,18 @@ def test_profile_plan_and_run_a_configuration(call: Call, folder: Path) -> None:
         assert part in said.out
 
 
+def test_a_plan_in_bf16_trains_in_bf16(call: Call, folder: Path) -> None:
+    words = ("--cluster", "local:2@1GiB", "--global-batch", "4", "--microbatch", "1", "--num-stages", "2")
+    assert call("plan", "config.json", *words, "--precision", "bf16", "-o", "plan.json").status == 0
+    said = call("run", "plan.json", "--steps", "1", "--check", "--save", "state")
+    assert said.status == 0, said.err
+    assert said.out.count("PASS") == 2
+    assert call("plan", "config.json", *words, "--optimizer-bytes", "4", "-o", "plan.json").status == 0
+    said = call("run", "plan.json", "--steps", "1")
+    assert said.status == 2
+    assert "4 + 4 + 4 bytes per parameter for costs in float32: use 4 + 4 + 8" in said.err
+
+
 def test_a_configuration_is_measured_for_local_cores_and_priced_for_others(call: Call, folder: Path) -> None:
     common = ("--global-batch", "4", "--microbatch", "2", "-o", "plan.json")
     assert call("plan", "config.json", "--cluster", "local:2@1GiB", *common).status == 0

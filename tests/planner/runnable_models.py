@@ -220,6 +220,24 @@ class Loader:
 
 
 @dataclass(frozen=True)
+class HalfLoader(Loader):
+    """The named model and its data in bfloat16."""
+
+    def __call__(self, batch_size: int) -> TracedProgram:
+        made = globals()[self.factory]()
+
+        def make_batch(size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+            inputs, target = made.make_batch(size, seed)
+            return tuple(map(_half, inputs)), _half(target)
+
+        return trace(replace(made, model=made.model.to(torch.bfloat16), make_batch=make_batch), batch_size)
+
+
+def _half(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
+
+
+@dataclass(frozen=True)
 class ForeignReference(Loader):
     """Traces one model and claims that it came from another one, whose weights are a little larger."""
 

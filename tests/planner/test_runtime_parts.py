@@ -22,7 +22,7 @@ from planner.runtime.layout import layout_of
 from planner.runtime.memory import peak_of, resident_bytes
 from planner.runtime.merge import merge
 from planner.runtime.program import RunnableModel
-from planner.runtime.reference import compare, write_reference
+from planner.runtime.reference import Reference, compare, write_reference
 from planner.runtime.relay import RelayStage, boundaries, relay_stages
 from planner.runtime.spec import RankResult, RunSpec, StepRecord
 from planner.workload import Recomputation
@@ -136,7 +136,8 @@ def test_resident_bytes_count_weights_and_adam_state_once() -> None:
     module(torch.ones(10)).sum().backward()
     optimizer.step()
     counter = FLOAT_BYTES
-    assert resident_bytes(module, optimizer) == 3 * 100 * FLOAT_BYTES + counter
+    held = [value for state in optimizer.state.values() for value in state.values()]
+    assert resident_bytes(module, held) == 3 * 100 * FLOAT_BYTES + counter
 
 
 def step(start_s: float, end_s: float, waited_s: float | None, loss: float | None, busy_s: float = 0.5) -> StepRecord:
@@ -166,7 +167,7 @@ def result(steps: list[StepRecord], peak: int, core: int | None = None) -> RankR
         core=core,
         num_cores=2,
         gradient_differences={"w": peak * 1e-9},
-        reference_loss=2.0,
+        reference=Reference(2.0, 1.0),
         environment={"torch": "x"},
     )
 
