@@ -316,6 +316,8 @@ def _check_cost(name: str, cost: LayerCost, at: str) -> None:
             check_number(value, f"layer {name!r}: {field}", f"{at}/{field}", high=MAX_SECONDS)
     for field in ("activation_bytes", "workspace_bytes"):
         check_number(getattr(cost, field), f"layer {name!r}: {field}", f"{at}/{field}")
+    if cost.weight_pass_bytes is not None:
+        check_number(cost.weight_pass_bytes, f"layer {name!r}: weight_pass_bytes", f"{at}/weight_pass_bytes")
     kept = cost.activation_bytes
     if cost.selective_activation_bytes is not None:
         kept = cost.selective_activation_bytes

@@ -139,10 +139,12 @@ def _profile(problem: Problem, profile: Profile, members: dict[str, tuple[str, .
 def _cost(inside: list[tuple[LayerCost, float]]) -> LayerCost:
     """The sum of costs with their visits; workspace is the largest.
 
-    Selective recomputation is offered where a layer offers it: the others keep everything.
+    Selective recomputation is offered where a layer offers it: the others keep everything. What the weight pass gives
+    back is known where a layer's is: the others count nothing.
     """
     split = all(cost.backward_input_s is not None for cost, _ in inside)
     offered = any(cost.selective_activation_bytes is not None for cost, _ in inside)
+    weight_pass = any(cost.weight_pass_bytes is not None for cost, _ in inside)
     return LayerCost(
         forward_s=sum(cost.forward_s * visits for cost, visits in inside),
         backward_s=sum(cost.backward_s * visits for cost, visits in inside),
@@ -153,6 +155,7 @@ def _cost(inside: list[tuple[LayerCost, float]]) -> LayerCost:
         selective_recompute_s=sum(cost.selective_recompute_s * visits for cost, visits in inside),
         sequence_activation_bytes=_added(inside, lambda cost: cost.sequence_activation_bytes),
         optimizer_s=sum(cost.optimizer_s for cost, _ in inside),
+        weight_pass_bytes=_added(inside, lambda cost: cost.weight_pass_bytes or 0) if weight_pass else None,
     )
 
 

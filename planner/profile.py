@@ -24,6 +24,9 @@ class LayerCost:
     then keeps everything. `sequence_activation_bytes` is the part of the kept bytes outside the tensor-parallel
     products (norms, dropouts, their inputs): sequence parallelism divides it, without it every member keeps it whole.
     Like all others it is counted for one member with sequence parallelism.
+
+    `weight_pass_bytes` is what the input-gradient pass of a split backward adds to the kept bytes and the weight pass
+    gives back (gradients of the outputs of weighted operators); None where that is not known: nothing is counted.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -38,6 +41,7 @@ class LayerCost:
     selective_recompute_s: float = 0.0
     sequence_activation_bytes: int = 0
     optimizer_s: float = 0.0
+    weight_pass_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,14 +145,18 @@ def _cost(
         backward_input_s=None if weight_s is None else max(0.0, backward_s - weight_s),
         backward_weight_s=None if weight_s is None else min(weight_s, backward_s),
         activation_bytes=-(-work.activation_bytes * size // tensor),
-        selective_activation_bytes=(
-            None if work.selective_activation_bytes is None else -(-work.selective_activation_bytes * size // tensor)
-        ),
+        selective_activation_bytes=_member_bytes(work.selective_activation_bytes, size, tensor),
         selective_recompute_s=rates.seconds(work.selective_flops * share, 0.0, work.selective_moved_bytes * share),
         sequence_activation_bytes=-(-work.sequence_activation_bytes * size // tensor),
         workspace_bytes=-(-(work.workspace_bytes * size + work.gradient_workspace_bytes) // tensor),
         optimizer_s=parameters / parameter_bytes * OPTIMIZER_BYTES_PER_PARAMETER / rates.bytes_per_s,
+        weight_pass_bytes=_member_bytes(work.weight_pass_bytes, size, tensor),
     )
+
+
+def _member_bytes(per_sample: int | None, size: int, tensor: int) -> int | None:
+    """Of one member of a tensor-parallel group; None stays unknown."""
+    return None if per_sample is None else -(-per_sample * size // tensor)
 
 
 def _check(microbatch_sizes: Sequence[int], degrees: Sequence[int]) -> None:

@@ -68,7 +68,8 @@ class LayerWork:
 
     The `selective_*` figures are those of the attention core, which selective recomputation runs again: bytes kept all
     the same (None where it is not offered), FLOPs and moved bytes. `sequence_activation_bytes` is the part of the kept
-    bytes that only sequence parallelism divides.
+    bytes that only sequence parallelism divides. `weight_pass_bytes` are gradients of the outputs of weighted
+    operators, which a split backward pass holds from I to W (None: not known).
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = NOUN_CONFIG
@@ -85,6 +86,7 @@ class LayerWork:
     selective_flops: float = 0.0
     selective_moved_bytes: float = 0.0
     sequence_activation_bytes: int = 0
+    weight_pass_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,12 +76,14 @@ class _Scale:
             activation_bytes=self.bytes(work.activation_bytes),
             workspace_bytes=self.bytes(work.workspace_bytes),
             gradient_workspace_bytes=self.bytes(work.gradient_workspace_bytes),
-            selective_activation_bytes=(
-                None if work.selective_activation_bytes is None else self.bytes(work.selective_activation_bytes)
-            ),
+            selective_activation_bytes=self._known(work.selective_activation_bytes),
             selective_moved_bytes=work.selective_moved_bytes * ratio,
             sequence_activation_bytes=self.bytes(work.sequence_activation_bytes),
+            weight_pass_bytes=self._known(work.weight_pass_bytes),
         )
+
+    def _known(self, count: int | None) -> int | None:
+        return None if count is None else self.bytes(count)
 
     def _layer(self, layer: Layer) -> Layer:
         return replace(

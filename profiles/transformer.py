@@ -10,15 +10,17 @@ element (Korthikanti et al. 2022, arXiv 2205.05198, section 4, where A = h and f
                                                     parallelism divides these
       products        s (8 A + 4 f)                 queries, keys, values, attention's output; both ends of the GeLU
       attention core  5 a s^2                       softmax's output 2, dropout's mask 1 and output 2
+    held from I to W  2 s (3 A + f + 2 h)           gradients of the products' outputs: 18 s h, which with the 14 s h of
+                                                    their inputs are the 32 s h of Qi et al. 2024 (arXiv 2401.10241)
     all-reduced       4 s h per pass                after attention and after the feed-forward part
 
 Moved bytes are those of fused kernels (scale, mask and softmax in one; bias, dropout and addition in one).
 
 Three changes of later models, by the same counting. Grouped queries: keys and values have K columns, so that 4 h A
-becomes 2 h A + 2 h K and 8 A kept becomes 4 A + 4 K. A gated feed-forward part has three matrices and keeps 6 f (two
-inputs of the gate, its output) instead of 4 f. Fused attention (Dao et al. 2022, arXiv 2205.14135) keeps and moves no
-scores, computes the half of them that a causal mask leaves, and multiplies queries and keys once more in its backward
-pass.
+becomes 2 h A + 2 h K, 8 A kept becomes 4 A + 4 K and 3 A held from I to W becomes A + 2 K. A gated feed-forward part
+has three matrices and keeps 6 f (two inputs of the gate, its output) instead of 4 f, and 2 f instead of f are held from
+I to W. Fused attention (Dao et al. 2022, arXiv 2205.14135) keeps and moves no scores, computes the half of them that a
+causal mask leaves, and multiplies queries and keys once more in its backward pass.
 """
 
 from __future__ import annotations
@@ -162,6 +164,7 @@ def _block_work(shape: TransformerShape) -> LayerWork:
         selective_flops=0.0 if shape.fused_attention else core_flops,
         selective_moved_bytes=float(CORE_FORWARD_BYTES * scores),
         sequence_activation_bytes=NORM_BYTES * s * h,
+        weight_pass_bytes=ITEMSIZE * s * (shape.width + 2 * shape.key_value_width + f + gate // 2 + 2 * h),
     )
 
 
@@ -205,6 +208,7 @@ def _head_work(shape: TransformerShape, vocabulary: int) -> LayerWork:
         weight_bytes=ITEMSIZE * vocabulary * shape.hidden,
         activation_bytes=4 * elements + FLOAT32 * logits,
         sequence_activation_bytes=4 * elements,
+        weight_pass_bytes=ITEMSIZE * logits,
         workspace_bytes=(FLOAT32 + ITEMSIZE) * logits,
         gradient_workspace_bytes=ITEMSIZE * vocabulary * shape.hidden,
     )

@@ -5,6 +5,7 @@ Seconds are multiples of 1/4 and bytes multiples of 4, so that sums are exact, t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -118,6 +119,22 @@ def chain_problem(
     )
 
 
+def with_weight_pass(problem: Problem, num_bytes: Sequence[int | None]) -> Problem:
+    """The problem with these bytes that the layers hold from I to W, in its first profile."""
+    profile = problem.profiles[0]
+    tables = tuple(
+        replace(
+            table,
+            layers={
+                name: replace(cost, weight_pass_bytes=n)
+                for (name, cost), n in zip(table.layers.items(), num_bytes, strict=True)
+            },
+        )
+        for table in profile.tables
+    )
+    return replace(problem, profiles=(replace(profile, tables=tables), *problem.profiles[1:]))
+
+
 @st.composite
 def workloads(draw: st.DrawFn, *, devices: int = 1, most_samples: int = 12) -> Training | Inference:
     """Training and inference, free or fixed batches, both communication models, recomputation, ZeRO, tensor degree."""
@@ -158,6 +175,7 @@ def layer_costs(draw: st.DrawFn, *, scale: int = 1) -> LayerCost:
         activation_bytes=scale * draw(words),
         workspace_bytes=scale * draw(st.sampled_from([0, 0, 4, 32])),
         optimizer_s=draw(st.sampled_from([0.0, 0.0, 0.25, 1.0])),
+        weight_pass_bytes=draw(st.none() | words.map(lambda n: scale * n)),
     )
 
 
@@ -212,6 +230,7 @@ def _more(draw: st.DrawFn, cost: LayerCost) -> LayerCost:
         forward_s=cost.forward_s * draw(st.sampled_from([1.0, 1.5, 2.0])),
         backward_s=cost.backward_s * draw(st.sampled_from([1.0, 1.5, 2.0])),
         activation_bytes=cost.activation_bytes * 2,
+        weight_pass_bytes=None if cost.weight_pass_bytes is None else cost.weight_pass_bytes * 2,
     )
 
 

@@ -238,6 +238,7 @@ def layer_costs(ranks: Iterable[RankCosts]) -> dict[str, LayerCost]:
             optimizer_s=statistics.median(s for rank in ranks for s in rank.times.optimizer[layer]),
             activation_bytes=held[layer]["F"].net,
             workspace_bytes=max(held[layer]["F"].peak - held[layer]["F"].net, held[layer]["B"].peak),
+            weight_pass_bytes=max(0, held[layer]["I"].net) if "I" in held[layer] else None,
         )
         for layer in times
     }

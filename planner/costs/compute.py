@@ -24,8 +24,9 @@ class LayerPrices:
 
     `forward_s` is `UNSUPPORTED_S` for a layer that the device type cannot run. `backward_input_s` and
     `backward_weight_s` are the parts of a split backward pass (`_split`). `selective_*` are the bytes kept and the
-    seconds added under selective recomputation; `expert_optimizer_s` is the experts' part of `optimizer_s`, by their
-    share of the layer's parameters. Lists are in graph order.
+    seconds added under selective recomputation, `weight_pass_bytes` what I adds until W (0: not known);
+    `expert_optimizer_s` is the experts' part of `optimizer_s`, by their share of the layer's parameters. Lists are in
+    graph order.
     """
 
     forward_s: list[float]
@@ -38,6 +39,7 @@ class LayerPrices:
     selective_bytes: list[int]
     selective_s: list[float]
     expert_optimizer_s: list[float]
+    weight_pass_bytes: list[int]
 
 
 def layer_prices(problem: Problem, device_type: str, samples: float, tensor: int) -> LayerPrices:
@@ -87,6 +89,10 @@ def layer_prices(problem: Problem, device_type: str, samples: float, tensor: int
             seconds * layer.expert_parameter_bytes / max(1, layer.parameter_bytes)
             for seconds, layer in zip(optimizer_s, index.layers, strict=True)
         ],
+        weight_pass_bytes=[
+            math.ceil(r.weight_pass_bytes * layer.visits / divide) if runs and layer.trainable else 0
+            for r, layer, runs in zip(rows, index.layers, backward, strict=True)
+        ],
     )
 
 
@@ -117,6 +123,7 @@ class _Row(NamedTuple):
     selective_bytes: float
     selective_s: float
     sequence_bytes: float
+    weight_pass_bytes: float
 
 
 _UNSUPPORTED = _Row(
@@ -130,6 +137,7 @@ _UNSUPPORTED = _Row(
     selective_bytes=0,
     selective_s=0.0,
     sequence_bytes=0,
+    weight_pass_bytes=0,
 )
 
 
@@ -215,6 +223,7 @@ def _mix(a: LayerCost, b: LayerCost, weight: float, share: float) -> _Row:
         selective_bytes=selective,
         selective_s=min(forward, affine(a.selective_recompute_s, b.selective_recompute_s)),
         sequence_bytes=min(selective, affine(a.sequence_activation_bytes, b.sequence_activation_bytes)),
+        weight_pass_bytes=measured(a.weight_pass_bytes, b.weight_pass_bytes) or 0.0,
     )
 
 

@@ -2,7 +2,7 @@
 
 Where every stage has devices of its own and gives back in one action what its forward took, the most is the most
 microbatches in flight times what one keeps. Else the worker's order is walked: several stages on one device do not have
-their peaks at the same time, and what recomputation makes again for I is held until W.
+their peaks at the same time, and what I adds is held until W.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Holding:
 
     def peak_bytes(self, kept: Sequence[Kept]) -> list[int]:
         """Per stage, the most that the device which runs it holds at once, of all its stages together."""
-        if self._schedule.placement is Placement.LINE and not any(k.from_input_gradient for k in kept):
+        late = self._schedule.splits_backward and any(k.from_input_gradient for k in kept)
+        if self._schedule.placement is Placement.LINE and not late:
             return [self.in_flight(stage) * k.from_forward for stage, k in enumerate(kept)]
         of = dict(enumerate(kept))
         peaks = {stage: peak for w in self._orders() for peak in [peak_live(w.order, of)] for stage in w.stages}

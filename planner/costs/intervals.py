@@ -83,6 +83,8 @@ class Intervals:
             dispatch_backward_bytes=samples * self._dispatch[1],
             context_bytes=samples * self._context[0],
             context_backward_bytes=samples * self._context[1],
+            weight_pass_bytes=_int_sums(prices.weight_pass_bytes),
+            sends_back=tensors.sends_back,
         )
 
     def _both_passes(self, volumes: Sequence[int]) -> tuple[Array, Array]:
@@ -144,13 +146,14 @@ def _count_in(n: int, positions: Sequence[int]) -> Array:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSums:
     """Bytes per sample of every interval: received and sent, the same of tensors with a gradient, read by layers that
-    run a backward pass."""
+    run a backward pass. And whether a tensor with a gradient is received."""
 
     received: Array
     received_back: Array
     sent: Array
     sent_back: Array
     kept: Array
+    sends_back: Array
 
 
 def tensor_sums(index: GraphIndex) -> TensorSums:
@@ -160,7 +163,7 @@ def tensor_sums(index: GraphIndex) -> TensorSums:
     t_1 < t_2 < ... one rectangle each, t_(k-1) < i <= t_k < j. Those that send it hold its maker and end before its
     last reader. So each is a few corners, summed up at the end.
     """
-    received, received_back, sent, sent_back, kept = (_Corners(len(index)) for _ in range(5))
+    received, received_back, sent, sent_back, kept, returned = (_Corners(len(index)) for _ in range(6))
     for number, tensor in enumerate(index.tensors):
         size, source = tensor.bytes_per_sample, tensor.source
         readers = [t for t in tensor.targets if index.runs_backward[t]]
@@ -170,12 +173,14 @@ def tensor_sums(index: GraphIndex) -> TensorSums:
         for sums in (sent, sent_back)[: 1 + both_ways]:
             sums.add(0, source, source + 1, max(tensor.targets), size)
         kept.add_first_of(readers, -1, size)
+        returned.add_first_of(tensor.targets, source, int(both_ways))
     return TensorSums(
         received=received.sums(),
         received_back=received_back.sums(),
         sent=sent.sums(),
         sent_back=sent_back.sums(),
         kept=kept.sums(),
+        sends_back=returned.sums() > 0,
     )
 
 

@@ -93,6 +93,21 @@ def kept_bytes_per_microbatch(
     return parts.selective_bytes if recomputation is Recomputation.SELECTIVE else parts.activation_bytes
 
 
+def late_bytes_per_microbatch(
+    parts: StageParts, workload: Training | Inference, recomputation: Recomputation, kept: Number
+) -> Number:
+    """What I adds to the `kept` bytes until W.
+
+    Gradients that W needs and, under full recomputation, what I has computed again; selective recomputation brings back
+    what W does not read.
+    A stage that sends no gradient back does everything in W, where nothing is held.
+    """
+    if not isinstance(workload, Training):
+        return 0 * parts.weight_pass_bytes
+    again = parts.activation_bytes - kept if recomputation is Recomputation.FULL else 0
+    return (parts.weight_pass_bytes + again * (again > 0)) * parts.sends_back
+
+
 @dataclass(frozen=True, slots=True)
 class _Parameters:
     """Parameter bytes on one device, in the profile's dtype: those of every data-parallel member, and experts'."""

@@ -18,8 +18,8 @@ from planner.costs.communication import (
 )
 from planner.costs.compute import LayerPrices, layer_prices
 from planner.costs.holding import Holding, on_one_device
-from planner.costs.memory import kept_bytes_per_microbatch, total_bytes
-from planner.costs.parts import StageParts, carries_gradient, parts_of, sends_gradients
+from planner.costs.memory import kept_bytes_per_microbatch, late_bytes_per_microbatch, total_bytes
+from planner.costs.parts import StageParts, carries_gradient, parts_of
 from planner.costs.split import SplitSeconds, split_seconds
 from planner.costs.stage import StageSeconds, StageSetting, stage_memory, stage_seconds, tied_all_reduce_s
 from planner.errors import InputError
@@ -27,7 +27,7 @@ from planner.plan import Plan, Stage
 from planner.problem import Problem
 from planner.schedules import SCHEDULES, Kept, PipelineShape
 from planner.timeline import MemoryParts
-from planner.workload import Recomputation, ReplicaMode
+from planner.workload import ReplicaMode
 
 if TYPE_CHECKING:
     from planner.costs.intervals import Intervals
@@ -179,7 +179,6 @@ class CostModel:
         kind, (setting, parts, seconds) = max(by_type.items(), key=lambda item: _slowness(item[1][2]))
         prices = self.layer_prices(kind, plan.microbatch_size / (sharers * stage.context), stage.tensor)
         memory = self._memory_parts(parts, stage, setting)
-        sends_back = sends_gradients(self.problem.index, layers)
         return PricedStage(
             stage=stage,
             layers=layers,
@@ -189,7 +188,7 @@ class CostModel:
             dealt=shape.dealt[number],
             is_cpu=self._is_cpu[kind],
             tied_s=self._tied_s(plan, number, stage_of),
-            kept=self._kept(parts, stage, sharers, sends_back=sends_back),
+            kept=self._kept(parts, stage, sharers),
             transient_bytes=memory.activations_bytes,
             in_flight=0,
             kept_peak_bytes=0,
@@ -200,21 +199,15 @@ class CostModel:
                 prices,
                 layers,
                 self.problem.profile_of[kind].action_overhead_s,
-                sends_back=sends_back,
             ),
         )
 
-    def _kept(self, parts: StageParts, stage: Stage, sharers: int, *, sends_back: bool) -> Kept:
-        """What full recomputation computes again in I is held until W; selective recomputes what W does not read.
-
-        A stage that sends no gradient back computes it again in W, where nothing is held.
-        """
-        kept = kept_bytes_per_microbatch(
-            parts, self.problem.workload, stage.recomputation, stage.tensor, sharers, stage.context
-        )
-        full = stage.recomputation is Recomputation.FULL and self.problem.training is not None
-        again = max(0, parts.activation_bytes - kept) if full and sends_back else 0
-        return Kept(from_forward=kept, from_input_gradient=again)
+    def _kept(self, parts: StageParts, stage: Stage, sharers: int) -> Kept:
+        """What one microbatch of the stage keeps, and what I adds."""
+        work, recomputation = self.problem.workload, stage.recomputation
+        kept = kept_bytes_per_microbatch(parts, work, recomputation, stage.tensor, sharers, stage.context)
+        late = late_bytes_per_microbatch(parts, work, recomputation, kept)
+        return Kept(from_forward=kept, from_input_gradient=late)
 
     def _on_type(
         self, kind: str, stage: Stage, layers: Sequence[int], sharers: int, microbatch_size: int

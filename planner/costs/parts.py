@@ -34,6 +34,8 @@ class StageParts:
     parts of the parameters and of the optimizer step that an expert degree divides; `largest_dense_bytes` and
     `largest_expert_bytes` the most parameters of one layer (what ZeRO 3 gathers at a time). `dispatch_*` (rows sent to
     experts) and `context_*` (keys and values) are per microbatch of the whole stage, like `collective_*`.
+    `weight_pass_bytes` are what I adds to the kept bytes and W gives back, where the stage sends gradients to stages
+    before it (`sends_back`).
     """
 
     forward_s: Number
@@ -67,6 +69,8 @@ class StageParts:
     dispatch_backward_bytes: Number
     context_bytes: Number
     context_backward_bytes: Number
+    weight_pass_bytes: Number
+    sends_back: Number
 
 
 def parts_of(problem: Problem, prices: LayerPrices, layers: Sequence[int], samples: int) -> StageParts:
@@ -111,6 +115,8 @@ def parts_of(problem: Problem, prices: LayerPrices, layers: Sequence[int], sampl
         dispatch_backward_bytes=samples * sum([layer.expert_dispatch_bytes_per_sample for layer in trained]),
         context_bytes=samples * sum([layer.context_bytes_per_sample for layer in inside]),
         context_backward_bytes=samples * sum([layer.context_bytes_per_sample for layer in trained]),
+        weight_pass_bytes=sum(own(prices.weight_pass_bytes)),
+        sends_back=any(carries_gradient(index, t) for t in received),
     )
 
 
@@ -126,13 +132,6 @@ def carries_gradient(index: GraphIndex, tensor: int) -> bool:
     """Whether a gradient flows back through the tensor: it is differentiable and its maker has something to train."""
     t = index.tensors[tensor]
     return t.has_gradient and index.runs_backward[t.source]
-
-
-def sends_gradients(index: GraphIndex, layers: Sequence[int]) -> bool:
-    """Whether a stage of these layers sends gradients to stages before it."""
-    inside = set(layers)
-    read = {t for i in layers for t in index.inputs[i]}
-    return any(index.tensors[t].source not in inside and carries_gradient(index, t) for t in read)
 
 
 @dataclass(slots=True)

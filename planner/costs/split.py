@@ -24,18 +24,16 @@ def split_seconds(
     prices: LayerPrices,
     layers: Sequence[int],
     overhead_s: float,
-    *,
-    sends_back: bool,
 ) -> SplitSeconds:
     """I has what a whole backward pass adds to its layers (collectives, gathers, recomputation), W an overhead and the
     reduce-scatter of the gradients.
 
-    A stage that sends no gradient back (`sends_back`) has nothing to do in I: W is then its whole backward pass, which
+    A stage that sends no gradient back has nothing to do in I: W is then its whole backward pass, which
     takes less than both parts (PyTorch's engine and ours; measured: `docs/truth.md`).
     """
     if not parts.runs_backward or not whole.backward_s:
         return SplitSeconds(input_s=0.0, weight_s=0.0)
-    if not sends_back:
+    if not parts.sends_back:
         return SplitSeconds(input_s=overhead_s, weight_s=float(whole.backward_s))
     scatter = float(whole.scatter_s)
     added = float(whole.backward_s - parts.backward_s) - scatter

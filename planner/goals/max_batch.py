@@ -197,6 +197,7 @@ def _bytes_by_size(profile: Profile) -> dict[tuple[str, int, int | None], list[t
     found: dict[tuple[str, int, int | None], list[tuple[int, ...]]] = {}
     for table in sorted(profile.tables, key=lambda t: t.microbatch_size):
         for name, cost in table.layers.items():
-            sizes = (cost.activation_bytes, cost.workspace_bytes, cost.selective_activation_bytes or 0)
+            selective, late = cost.selective_activation_bytes or 0, cost.weight_pass_bytes or 0
+            sizes = (cost.activation_bytes, cost.workspace_bytes, selective, late)
             found.setdefault((name, table.tensor, table.sequence_length), []).append(sizes)
     return found

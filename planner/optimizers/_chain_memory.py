@@ -51,7 +51,7 @@ def _smallest_degree(space: ChainSpace, k: int) -> Array:
     held = 1 if space.dealt else space.held(k)
     possible = (at[:, None] < at[None, :]) & space.may_cut[None, :]
     for config in sorted(space.configs, key=lambda c: -c.replicas):
-        fits = possible & (space.excess(config, held) <= 0) & (space.pass_s(config) < CANNOT_RUN_S)
+        fits = possible & (space.excess(config, held, space.late(k)) <= 0) & (space.pass_s(config) < CANNOT_RUN_S)
         smallest = np.where(fits, config.replicas, smallest)
     return smallest
 

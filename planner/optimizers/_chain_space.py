@@ -24,7 +24,7 @@ from planner.costs.communication import (
 )
 from planner.costs.compute import CANNOT_RUN_S
 from planner.costs.intervals import Array, cut_bytes
-from planner.costs.memory import total_bytes
+from planner.costs.memory import kept_bytes_per_microbatch, late_bytes_per_microbatch, total_bytes
 from planner.costs.parts import StageParts
 from planner.costs.stage import StageSetting, stage_memory, stage_seconds, tied_all_reduce_s
 from planner.errors import InputError
@@ -33,7 +33,7 @@ from planner.optimizers.base import SearchContext
 from planner.options import Level, SearchModel
 from planner.plan import Plan, Stage
 from planner.problem import Problem
-from planner.schedules import SCHEDULES, PipelineShape
+from planner.schedules import SCHEDULES, PipelineShape, Placement
 from planner.workload import ReplicaMode
 
 MAX_CELLS = 2e7
@@ -135,6 +135,7 @@ class ChainSpace:
         self._seconds: dict[object, tuple[Array, Array]] = {}
         self._stages: dict[object, StageArrays] = {}
         self._needs: dict[tuple[Level, Config], tuple[Array, Array]] = {}
+        self._late_bytes: dict[tuple[Level, Config], Array] = {}
         self._limits: dict[int, int] = {}
         self._boundaries: dict[object, BoundaryArrays | None] = {}
         self._routes: dict[object, Route | None] = {}
@@ -171,15 +172,15 @@ class ChainSpace:
         None when a link between its devices is missing.
         """
         groups = self.groups(counts, config)
-        held = self._in_flight(counts, config, stages_from_here)
+        held, late = self._in_flight(counts, config, stages_from_here), self.late(stages_from_here)
         routes = self._group_routes(groups)
         if routes is None:
             return None
-        key = (config, held, routes)
+        key = (config, held, late, routes)
         if key not in self._stages:
             if len(self._stages) * self.num_layers**2 > MAX_CELLS:
                 self._stages.clear()
-            self._stages[key] = self._stage_arrays(config, held, routes)
+            self._stages[key] = self._stage_arrays(config, held, late, routes)
         return self._stages[key]
 
     def boundary(self, counts: Counts, left: Config, right: Config) -> BoundaryArrays | None:
@@ -292,21 +293,22 @@ class ChainSpace:
         except InputError:
             return None
 
-    def _stage_arrays(self, config: Config, held: int, routes: GroupRoutes) -> StageArrays:
+    def _stage_arrays(self, config: Config, held: int, late: int, routes: GroupRoutes) -> StageArrays:
         """At the level that is fastest among those that fit."""
-        choices = [self._at_level(level, config, held, routes) for level in self.levels]
+        choices = [self._at_level(level, config, held, late, routes) for level in self.levels]
         if len(choices) == 1:
             return choices[0]
         best, trades = _fastest_that_fits(choices)
         self.trades_tails |= trades
         return best
 
-    def _at_level(self, level: Level, config: Config, held: int, routes: GroupRoutes) -> StageArrays:
+    def _at_level(self, level: Level, config: Config, held: int, late: int, routes: GroupRoutes) -> StageArrays:
         level = self._effective(level, config)
         passes, tail = self._priced(level, config, routes)
         share = config.replicas if self.dealt else 1
         load = passes / share if share > 1 else passes
-        return StageArrays(pass_s=passes, load_s=load, tail_s=tail, excess_bytes=self._excess(level, config, held))
+        excess = self._excess(level, config, held, late)
+        return StageArrays(pass_s=passes, load_s=load, tail_s=tail, excess_bytes=excess)
 
     def _effective(self, level: Level, config: Config) -> Level:
         """The level, without ZeRO where a stage is its only data-parallel member: they have one price."""
@@ -317,6 +319,19 @@ class ChainSpace:
         """Microbatches in flight of a stage whose replicas split each of them."""
         return self._in_flight(self._none, Config(0, 1), stages_from_here)
 
+    def late(self, stages_from_here: int) -> int:
+        """Of these, those between I and W when most are in flight; 0 where the backward pass is not split.
+
+        It depends on the stages before alone, and is what a last stage holds: this runs I right after F. As in
+        `_in_flight` stages before that are not known are left out, which is too little.
+        """
+        schedule = SCHEDULES[self.schedule]
+        if self.problem.training is None or not schedule.splits_backward or schedule.placement is not Placement.LINE:
+            return 0
+        before = max(0, (self.context.options.num_stages or 0) - stages_from_here)
+        last = PipelineShape(num_stages=before + 1, num_microbatches=self.num_microbatches, dealt=(1,) * (before + 1))
+        return schedule.in_flight(last, before)
+
     def pass_s(self, config: Config) -> Array:
         """Forward and backward seconds without collectives between replicas (which need a placement)."""
         return self._priced(self.levels[0], config, GroupRoutes())[0]
@@ -326,13 +341,23 @@ class ChainSpace:
         routes = self._group_routes(tuple(self.classes[config.device_class][: config.replicas]))
         return self._priced(level, config, routes or GroupRoutes())[0]
 
-    def excess(self, config: Config, held: int) -> Array:
-        """Bytes over the class's limit with `held` microbatches in flight, at the level that needs least."""
-        return np.asarray(np.minimum.reduce([self._excess(level, config, held) for level in self.levels]))
+    def excess(self, config: Config, held: int, late: int = 0) -> Array:
+        """Bytes over the class's limit with `held` microbatches in flight, `late` of them between I and W, at the level
+        that needs least."""
+        return np.asarray(np.minimum.reduce([self._excess(level, config, held, late) for level in self.levels]))
 
-    def excess_at(self, level: Level, config: Config, held: int) -> Array:
+    def excess_at(self, level: Level, config: Config, held: int, late: int = 0) -> Array:
         """Bytes over the limit at one level."""
-        return self._excess(level, config, held)
+        return self._excess(level, config, held, late)
+
+    def late_bytes(self, level: Level, config: Config) -> Array:
+        """What I adds to what a microbatch holds until W."""
+        key = (level, config)
+        if key not in self._late_bytes:
+            parts, work, how = self._interval_parts(config), self.work, level.recomputation
+            kept = kept_bytes_per_microbatch(parts, work, how, self.tensor, self._sharers(config), work.context)
+            self._late_bytes[key] = np.asarray(late_bytes_per_microbatch(parts, work, how, kept))
+        return self._late_bytes[key]
 
     def limit_bytes(self, config: Config) -> int:
         """The least memory of the class's devices."""
@@ -358,15 +383,17 @@ class ChainSpace:
             )
         return self._seconds[key]
 
-    def _excess(self, level: Level, config: Config, held: int) -> Array:
-        """Bytes over the limit at a level: what is always there, and what every microbatch in flight holds."""
+    def _excess(self, level: Level, config: Config, held: int, late: int = 0) -> Array:
+        """Bytes over the limit at a level: what is always there, what every microbatch in flight holds, and what the
+        late ones do besides."""
         key = (level, config)
         if key not in self._needs:
             parts = self._interval_parts(config)
             without, one = (self._memory(parts, level, config, count) for count in (0, 1))
             self._needs[key] = (without - self._limit(config), one - without)
         always, each = self._needs[key]
-        return np.asarray(always + held * each)
+        excess = always + held * each
+        return np.asarray(excess + late * self.late_bytes(level, config) if late else excess)
 
     def _interval_parts(self, config: Config) -> StageParts:
         kind, sharers = self.device_type(config), self._sharers(config)

@@ -97,7 +97,7 @@ class Rooms:
         """Rank -> bytes over the limit; as `planner.costs.holding.on_one_device`."""
         shape = self.shape
         needs = [self._needs(level)[stage] for stage, level in enumerate(levels)]
-        peaks = self.holding.peak_bytes([Kept(from_forward=need.kept) for need in needs])
+        peaks = self.holding.peak_bytes([Kept(from_forward=need.kept, from_input_gradient=need.late) for need in needs])
         held = [float(peaks[rank]) for rank in range(shape.ranks)]  # stage r < P is on rank r
         for stage, need in enumerate(needs):
             held[shape.rank(stage)] += need.always
@@ -111,11 +111,13 @@ class Rooms:
             space, config = self.shape.space, self.shape.config
             always, one = (space.excess_at(level, config, held) for held in (0, 1))
             passes, (again, work) = space.passes(level, config), space.shared_bytes(level, config)
+            late = space.late_bytes(level, config)
             self._at[level] = [
                 _Need(
                     seconds=float(passes[i, j]),
                     always=float(always[i, j] - again[i, j] - work[i, j]) + self.shape.limit,
                     kept=int((one - always)[i, j]),
+                    late=int(late[i, j]),
                     shared=(float(again[i, j]), float(work[i, j])),
                 )
                 for i, j in self._intervals
@@ -125,12 +127,14 @@ class Rooms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Need:
-    """Of one stage: seconds of both passes; bytes that it always holds, those kept per microbatch in flight, and those
-    that the stages of one device share (what recomputation makes again, and workspace)."""
+    """Of one stage: seconds of both passes; bytes that it always holds, those kept per microbatch in flight, what I
+    adds to these until W, and those that the stages of one device share (what recomputation makes again, workspace).
+    """
 
     seconds: float
     always: float
     kept: int
+    late: int
     shared: tuple[float, float]
 
 

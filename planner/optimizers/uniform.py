@@ -157,8 +157,8 @@ class _Room:
     def _fits(self, space: ChainSpace, level: Level, num_stages: int) -> bool:
         ends = list(accumulate(equal_sizes(space.num_layers, num_stages), initial=0))
         return all(
-            space.excess_at(level, space.configs[0], space.held(num_stages - s))[i, j] <= 0
-            for s, (i, j) in enumerate(pairwise(ends))
+            space.excess_at(level, space.configs[0], space.held(left), space.late(left))[i, j] <= 0
+            for left, (i, j) in zip(range(num_stages, 0, -1), pairwise(ends), strict=True)
         )
 
 

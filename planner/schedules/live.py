@@ -1,8 +1,8 @@
 """What a worker holds at once. Its order is fixed, so that no seconds are needed: a running sum over the order.
 
 A forward pass takes what its microbatch keeps, a whole backward pass (B) gives it back. With a split backward the
-input gradient (I) gives nothing back, and with recomputation takes what it computed again; the weight gradient (W)
-gives all of it back.
+input gradient (I) gives nothing back, and takes gradients that W needs and what it computed again with recomputation;
+the weight gradient (W) gives all of it back.
 """
 
 from __future__ import annotations

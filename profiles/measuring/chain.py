@@ -167,6 +167,8 @@ class LayerChain:
         with observe(layer, Phase.BACKWARD_INPUT):
             work = input_gradients(roots, incoming, inputs, weights)
         state.add_gradients(step.leaves)
+        for leaf in inputs:  # the graph holds them until the weights' part has run, but not these gradients
+            leaf.grad = None
         return work.run
 
 

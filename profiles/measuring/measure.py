@@ -17,7 +17,7 @@ from planner.profile import CostTable, LayerCost, Measurement, Profile, Provenan
 from planner.runtime.program import LOSS_LAYER, ProgramLoader, TracedProgram
 from profiles.analytic import CPU_ACTION_OVERHEAD_S
 from profiles.measuring.chain import LayerChain, Phase
-from profiles.measuring.memory import KeptBytes, Makers, PeakBytes, whole_bytes
+from profiles.measuring.memory import KeptBytes, Makers, PeakBytes, WeightPassBytes, whole_bytes
 from profiles.measuring.placing import device_of, placed
 from profiles.measuring.stopwatch import Stopwatch, stopwatch_of
 from profiles.measuring.timing import (
@@ -110,10 +110,11 @@ def _table(program: TracedProgram, repeats: int, stopwatch: Stopwatch, progress:
     chain = LayerChain(program)
     makers = Makers()
     watched = LayerChain(program, watcher=makers)
-    kept, peak = KeptBytes(watched, makers), PeakBytes()
+    kept, peak, late = KeptBytes(watched, makers), PeakBytes(), WeightPassBytes()
     progress.step(f"microbatch size {size}: bytes per layer")
     watched.run(kept)
     chain.run(peak)
+    chain.run(late, split=True)
     measured = time_chains(chain, repeats, stopwatch, lambda: progress.step(f"microbatch size {size}: seconds"))
     progress.step(f"microbatch size {size}: optimizer")
     optimizer = time_optimizer(chain, repeats, stopwatch)
@@ -127,6 +128,7 @@ def _table(program: TracedProgram, repeats: int, stopwatch: Stopwatch, progress:
                 (kept.bytes_of[layer] + program.held_output_bytes(layer), whole_bytes(kept, program, layer)),
                 peak.bytes_of[layer] + program.held_output_bytes(layer),
                 optimizer.get(layer, 0.0),
+                late.bytes_of.get(layer),
             )
             for layer in layers
         },
@@ -134,7 +136,14 @@ def _table(program: TracedProgram, repeats: int, stopwatch: Stopwatch, progress:
     )
 
 
-def _cost(layer: str, timings: Timings, kept: tuple[int, int], workspace: int, optimizer_s: float) -> LayerCost:
+def _cost(
+    layer: str,
+    timings: Timings,
+    kept: tuple[int, int],
+    workspace: int,
+    optimizer_s: float,
+    weight_pass_bytes: int | None,
+) -> LayerCost:
     """`kept` are the kept bytes, and those of them that only sequence parallelism divides."""
     has_split = bool(timings.seconds(layer, Phase.BACKWARD_WEIGHT))
     return LayerCost(
@@ -146,6 +155,7 @@ def _cost(layer: str, timings: Timings, kept: tuple[int, int], workspace: int, o
         sequence_activation_bytes=kept[1],
         workspace_bytes=workspace,
         optimizer_s=optimizer_s,
+        weight_pass_bytes=weight_pass_bytes,
     )
 
 

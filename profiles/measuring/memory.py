@@ -113,6 +113,41 @@ class PeakBytes:
         self.bytes_of[layer] = max(self.bytes_of[layer], storages.peak_of_temporaries())
 
 
+class WeightPassBytes:
+    """Observer of a split chain: bytes that a layer's weight gradients give back beyond what its forward pass kept.
+
+    They are gradients that the input-gradient passes (or the loss) left: of the outputs of the layer's weighted
+    operators. A layer counts when the next one begins, with all that it has let go by then. Layers without an
+    input-gradient pass are missing; the last one of a chain is always such.
+    """
+
+    def __init__(self) -> None:
+        self.bytes_of: dict[str, int] = {}
+        self._left: list[_Storages] = []
+        self._split: set[str] = set()
+        self._running: tuple[str, int] | None = None
+
+    @contextmanager
+    def __call__(self, layer: str, phase: Phase) -> Iterator[None]:
+        if phase is Phase.BACKWARD_WEIGHT:
+            self._begin(layer)
+        if phase in (Phase.FORWARD, Phase.BACKWARD_WEIGHT):
+            yield
+            return
+        if phase is Phase.BACKWARD_INPUT:
+            self._split.add(layer)
+        with _Storages() as storages:
+            yield
+        self._left.append(storages)
+
+    def _begin(self, layer: str) -> None:
+        held = sum(storages.alive_bytes() for storages in self._left)
+        if self._running is not None and self._running[0] in self._split:
+            before, held_before = self._running
+            self.bytes_of[before] = held_before - held
+        self._running = layer, held
+
+
 class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes when operators make storages and when these die."""
 
@@ -129,6 +164,10 @@ class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(tensor, torch.Tensor) and _storage_key(tensor) not in given | self._alive.keys():
                 self._note(tensor.untyped_storage())
         return result
+
+    def alive_bytes(self) -> int:
+        """Of those that are alive by now."""
+        return sum(self._sizes[number] for number in self._alive.values())
 
     def peak_of_temporaries(self) -> int:
         """The largest sum of those that have died by now."""

@@ -14,7 +14,7 @@ from planner.profile import Provenance
 from planner.runtime.program import LOSS_LAYER, RunnableModel, TracedProgram
 from profiles.measuring.chain import LayerChain, Observer, Phase
 from profiles.measuring.fused import fuse_unequal_heads
-from profiles.measuring.memory import KeptBytes, Makers, PeakBytes, whole_bytes
+from profiles.measuring.memory import KeptBytes, Makers, PeakBytes, WeightPassBytes, whole_bytes
 from profiles.measuring.placing import on_device
 from profiles.measuring.work import WorkMeter
 from profiles.model import LayerWork, ModelRecord
@@ -32,23 +32,24 @@ def record(
 ) -> ModelRecord:
     """FLOPs, moved, weight and kept bytes of every layer, per sample.
 
-    The program is run forward and backward on fake tensors: no memory, no arithmetic, whatever the model's size and
-    device; trace it with batch size 1. Kept bytes are what autograd saves with fused attention (no s x s matrix).
-    FLOPs follow torch's formulas, with causal attention at half of the score matrix. `dtype` is that of the
-    parameters (`float32` etc.).
+    The program is run forward and backward on fake tensors, and once more with a split backward pass: no memory, no
+    arithmetic, whatever the model's size and device; trace it with batch size 1. Kept bytes are what autograd saves
+    with fused attention (no s x s matrix). FLOPs follow torch's formulas, with causal attention at half of the score
+    matrix. `dtype` is that of the parameters (`float32` etc.).
     """
     with FakeTensorMode(allow_non_fake_inputs=False):
-        makers = Makers()
-        chain = LayerChain(_fake(program), watcher=makers)
-        meter, kept, peak = WorkMeter(chain), KeptBytes(chain, makers), PeakBytes()
+        makers, fake = Makers(), _fake(program)
+        chain = LayerChain(fake, watcher=makers)
+        meter, kept, peak, late = WorkMeter(chain), KeptBytes(chain, makers), PeakBytes(), WeightPassBytes()
         chain.run(_Fresh(chain, meter, kept, peak))
+        LayerChain(fake).run(late, split=True)
     return ModelRecord(
         name=name or program.runnable.name,
         dtype=dtype,
         sequence_length=sequence_length,
         graph=program.graph,
         work={
-            layer: _work(program, chain, layer, meter, kept, peak.bytes_of[layer])
+            layer: _work(program, chain, layer, meter, kept, peak.bytes_of[layer], late.bytes_of.get(layer))
             for layer in (*chain.layer_ids, LOSS_LAYER)
         },
         provenance=Provenance(
@@ -81,7 +82,13 @@ class _Fresh:
 
 
 def _work(
-    program: TracedProgram, chain: LayerChain, layer: str, meter: WorkMeter, kept: KeptBytes, workspace: int
+    program: TracedProgram,
+    chain: LayerChain,
+    layer: str,
+    meter: WorkMeter,
+    kept: KeptBytes,
+    workspace: int,
+    weight_pass: int | None,
 ) -> LayerWork:
     size = program.batch_size
     weights = {one.id: one.parameter_bytes for one in program.graph.layers}
@@ -97,6 +104,7 @@ def _work(
         workspace_bytes=-(-(workspace + held) // size),
         gradient_workspace_bytes=max((p.numel() * p.element_size() for p in parameters), default=0),
         sequence_activation_bytes=whole_bytes(kept, program, layer) // size,
+        weight_pass_bytes=None if weight_pass is None else -(-weight_pass // size),
     )
 
 

@@ -139,3 +139,29 @@ def test_sequence_lengths_are_never_mixed() -> None:
     assert layer_prices(with_tables(long, short, sequence_length=1024), "gpu", 1, 1).forward_s == [1.5]
     with pytest.raises(InputError, match="no costs at sequence length 2048"):
         layer_prices(with_tables(long, short, sequence_length=2048), "gpu", 1, 1)
+
+
+def late(problem: Problem, samples: float = 1, tensor: int = 1) -> list[int]:
+    """Bytes between I and W."""
+    return layer_prices(problem, "gpu", samples, tensor).weight_pass_bytes
+
+
+def test_what_the_weight_pass_waits_for_is_priced_like_what_is_kept() -> None:
+    """Affine between sizes, divided where the tables know no tensor degree, once for each visit, rounded up."""
+    small, large = replace(COST, weight_pass_bytes=12), replace(TWICE, weight_pass_bytes=20)
+    problem = with_tables(table(2, small), table(4, large))
+    assert [late(problem, samples) for samples in (2, 3, 4, 6, 1)] == [[12], [16], [20], [28], [8]]
+    assert late(problem, 2, 4) == [3]
+    assert late(problem, 2, 8) == [2]
+    visited = replace(problem.graph.layers[0], visits=0.5)
+    assert late(replace(problem, graph=replace(problem.graph, layers=(visited,))), 2) == [6]
+
+
+def test_nothing_waits_where_nothing_is_known_or_trained() -> None:
+    known = replace(COST, weight_pass_bytes=12)
+    assert late(with_tables(table(1, COST))) == [0]
+    assert late(with_tables(table(1, COST), table(2, known))) == [0]
+    problem = with_tables(table(1, known))
+    frozen = replace(problem.graph.layers[0], trainable=False)
+    assert late(replace(problem, graph=replace(problem.graph, layers=(frozen,)))) == [0]
+    assert late(replace(problem, workload=Inference(global_batch_size=4))) == [0]

@@ -6,15 +6,21 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from strategies import chain_problem, context_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedule_shapes import ONE_PER_RANK
+from strategies import assert_same_objective, chain_problem, context_of, quarters, with_weight_pass, words
 
 from planner import Plan, Problem, Replication, SearchOptions, Stage
 from planner.costs.model import CostModel
 from planner.optimizers._chain_space import ChainSpace, device_classes
+from planner.optimizers.base import OPTIMIZERS
+from planner.schedules import SCHEDULES, Order, PipelineShape
 from planner.service import plan
 from planner.verify import verify
+from planner.workload import Recomputation
 
-NAMES = ("zb_h1", "zb_h2")
+NAMES = tuple(name for name in ONE_PER_RANK if SCHEDULES[name].splits_backward)
 
 
 def heavy_third(memory_bytes: int) -> Problem:
@@ -73,3 +79,70 @@ def test_a_free_number_of_stages_holds_no_more_than_any_given_one(name: str) -> 
     )
     for stages, space in enumerate(given, 1):
         assert all(free.held(left) <= space.held(left) for left in range(1, stages + 1))
+
+
+def held_and_late(order: Order) -> set[tuple[int, int]]:
+    """After every pass of a stage: microbatches in flight, and those of them between I and W."""
+    held = late = 0
+    found = set()
+    for action in (str(p.kind) for p in order):
+        held, late = held + (action == "F") - (action == "W"), late + (action == "I") - (action == "W")
+        found.add((held, late))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("stages", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("microbatches", [1, 2, 3, 7, 16, 30])
+def test_most_are_in_flight_when_most_are_late(name: str, stages: int, microbatches: int) -> None:
+    """Both numbers of the search are met at once, so that its memory is that of the order; fewer stages before that are
+    known are never too many.
+    """
+    problem = chain_problem([(1.0, 2.0)] * stages, devices=stages, num_microbatches=microbatches)
+    shape = PipelineShape(num_stages=stages, num_microbatches=microbatches, dealt=(1,) * stages)
+    options = SearchOptions(schedule=name, replication=Replication.NONE)
+    given, free = (
+        ChainSpace(
+            context_of(problem, replace(options, num_stages=number)),
+            name,
+            (1, microbatches),
+            (1,),
+            classes=device_classes(problem, 1),
+        )
+        for number in (stages, None)
+    )
+    for stage, worker in enumerate(SCHEDULES[name].workers(shape)):
+        found, left = held_and_late(worker.order), stages - stage
+        most = tuple(max(counts) for counts in zip(*found, strict=True))
+        assert (given.held(left), given.late(left)) == most
+        assert most in found
+        assert free.held(left) <= most[0]
+        assert 1 <= free.late(left) <= most[1]
+
+
+@st.composite
+def tight_problems(draw: st.DrawFn) -> Problem:
+    """Chains whose activations and gradients for W nearly fill the devices, recomputed or not."""
+    n, devices = draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    problem = chain_problem(
+        [(draw(quarters), draw(quarters)) for _ in range(n)],
+        devices=devices,
+        num_microbatches=draw(st.integers(1, 6)),
+        output_bytes=draw(st.lists(words, min_size=n, max_size=n)),
+        activation_bytes=draw(st.lists(words, min_size=n, max_size=n)),
+        memory_bytes=draw(st.integers(20, 400)),
+        workload={"recomputation": draw(st.sampled_from([Recomputation.NONE, Recomputation.FULL]))},
+    )
+    return with_weight_pass(problem, draw(st.lists(words, min_size=n, max_size=n)))
+
+
+@settings(max_examples=300)
+@given(problem=tight_problems(), name=st.sampled_from(NAMES), stages=st.integers(1, 4))
+def test_chain_dp_is_the_best_of_all_plans(problem: Problem, name: str, stages: int) -> None:
+    """With the number of stages given, all that a stage holds is known when it is placed."""
+    options = SearchOptions(schedule=name, num_stages=stages, replication=Replication.NONE)
+    context = context_of(problem, options)
+    dp, oracle = (OPTIMIZERS[optimizer].search(context) for optimizer in ("chain_dp", "exhaustive"))
+    assert_same_objective(dp, oracle)
+    for candidate in dp.candidates:
+        assert verify(candidate.plan, problem, context.costs) == ()

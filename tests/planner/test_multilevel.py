@@ -56,6 +56,7 @@ def test_a_coarse_plan_has_the_price_of_its_fine_plan(problem: Problem, data: st
     ]
     assert value[0] == pytest.approx(value[1], rel=1e-9, abs=1e-12)
     assert a.stages[0].memory.weights_bytes == b.stages[0].memory.weights_bytes
+    assert a.stages[0].parts.weight_pass_bytes == b.stages[0].parts.weight_pass_bytes
 
 
 def long_chain(count: int, devices: int) -> Problem:

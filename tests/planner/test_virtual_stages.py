@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schedule_shapes import legal_shapes, shape_of_ranks
-from strategies import chain_problem, quarters, words
+from strategies import chain_problem, quarters, with_weight_pass, words
 
 from planner.costs.model import CostModel
 from planner.costs.objective import objective_s
@@ -63,6 +63,7 @@ def problems_and_plans(draw: st.DrawFn, name: str) -> tuple[Problem, Plan]:
     frozen = draw(st.sampled_from([0, 0, 1]))
     layers = tuple(replace(x, trainable=i >= frozen) for i, x in enumerate(problem.graph.layers))
     problem = replace(problem, graph=replace(problem.graph, layers=layers))
+    problem = with_weight_pass(problem, draw(st.lists(st.none() | words, min_size=n, max_size=n)))
     return problem, plan_of(name, shape, recomputation=draw(st.sampled_from(MODES)))
 
 
@@ -240,6 +241,25 @@ def test_recomputed_activations_are_held_until_the_weight_gradient() -> None:
     # F0 I0 F1 I1 W0: two microbatches recomputed at once, and 8 bytes for the layer being recomputed
     assert priced.stages[1].memory.activations_bytes == 2 * 8 + 8
     assert simulate_plan(problem, full)[0].lanes[1].peak_memory_bytes == priced.stages[1].memory.total_bytes
+
+
+def test_gradients_are_held_until_the_weight_gradient() -> None:
+    """ZB-H1 with four stages of 8 kept bytes each, of which I adds 2, 3, 5 and 7; six microbatches. All hold 4 at most,
+    and of these stage s has s + 1 between I and W; the first stage does everything in W and holds nothing more.
+    """
+    problem, plan = equal_stages("zb_h1", 4, 6)
+    priced = CostModel(with_weight_pass(problem, [2, 3, 5, 7])).price(plan)
+    assert [s.memory.activations_bytes for s in priced.stages] == [4 * 8, 4 * 8 + 2 * 3, 4 * 8 + 3 * 5, 4 * 8 + 4 * 7]
+    assert [s.memory.activations_bytes for s in CostModel(problem).price(plan).stages] == [4 * 8] * 4
+
+
+@pytest.mark.parametrize("name", ["1f1b", "gpipe", "interleaved_1f1b"])
+def test_whole_backward_passes_leave_nothing_for_later(name: str) -> None:
+    problem, plan = equal_stages(name, 2, 4)
+    known = with_weight_pass(problem, [16] * len(plan.stages))
+    assert [s.memory for s in CostModel(known).price(plan).stages] == [
+        s.memory for s in CostModel(problem).price(plan).stages
+    ]
 
 
 @pytest.mark.parametrize(("communication", "later_s"), [(Communication.OVERLAPPED, 0.0), (Communication.BLOCKING, 1.0)])

@@ -51,6 +51,13 @@ def test_big_products_run_at_the_stated_share_of_the_peak():
     assert cost.backward_s == pytest.approx(2 * cost.forward_s, rel=1e-3)
 
 
+def test_a_member_holds_its_share_for_the_weight_pass():
+    work = LayerWork(forward_flops=1.0, backward_flops=2.0, weight_pass_bytes=10)
+    assert _cost(work, size=3).weight_pass_bytes == 30
+    assert _cost(work, size=3, tensor=4).weight_pass_bytes == 8
+    assert _cost(replace(work, weight_pass_bytes=None), size=3).weight_pass_bytes is None
+
+
 def test_small_products_lose_the_saturation_time():
     cost = _cost(LayerWork(forward_flops=1.0, backward_flops=1.0))
     assert cost.forward_s == pytest.approx(analytic.SATURATION_S, rel=1e-3)

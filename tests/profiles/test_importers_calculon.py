@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,17 @@ def test_a_shape_is_checked_where_it_is_built() -> None:
         TransformerShape(hidden=1, feedforward=1, sequence_length=1, heads=1, head_size=1, num_blocks=0)
     shape = TransformerShape(hidden=4, feedforward=8, sequence_length=2, heads=1, head_size=4, num_blocks=1)
     assert transformer_record("tiny", shape).name == "tiny"
+
+
+def test_a_block_holds_the_gradients_of_its_products_for_the_weight_pass() -> None:
+    """18 s h of the 32 s h that Qi et al. 2024 keep for W, the rest being inputs; with grouped queries and a gate
+    2 s (A + 2 K + 2 f + 2 h).
+    """
+    s, h = 16, 8
+    shape = TransformerShape(hidden=h, feedforward=4 * h, sequence_length=s, heads=4, head_size=2, num_blocks=1)
+    (block,) = transformer_record("gpt", shape).work.values()
+    assert block.weight_pass_bytes == 18 * s * h
+    (block,) = transformer_record("llama", replace(shape, key_value_heads=2, gated=True)).work.values()
+    assert block.weight_pass_bytes == 2 * s * (h + 2 * 4 + 2 * 4 * h + 2 * h)
+    *_, head = transformer_record("headed", replace(shape, vocabulary=100)).work.values()
+    assert head.weight_pass_bytes == 2 * s * 100

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 
@@ -118,6 +119,38 @@ def test_kept_bytes_of_a_linear_layer_are_its_input():
     chain.run(kept)
     assert kept.bytes_of["0"] == 3 * 4 * 4
     assert kept.bytes_of["1"] == 3 * 8 * 4
+
+
+def _perceptron(batch_size):
+    """Three products and a norm; ReLU and Tanh in the layers between."""
+    from torch import nn
+
+    layers = (nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 7), nn.Tanh(), nn.Linear(7, 5), nn.LayerNorm(5))
+    runnable = RunnableModel(
+        name="perceptron", model=nn.Sequential(*layers),
+        make_batch=lambda size, seed: ((torch.ones(size, 6),), torch.ones(size, 5)),
+        loss=torch.nn.functional.mse_loss,
+    )  # fmt: skip
+    return trace(runnable, batch_size)
+
+
+def test_gradients_of_weighted_outputs_wait_for_the_weight_pass():
+    """Three samples of 7, 5 and 5 floats: gradients of the outputs of two products and the norm. That of Tanh's output,
+    which no weight needs, is let go. The first layer has no input gradient, the loss no weights.
+    """
+    (profile,) = measure(_perceptron, [3], repeats=5).profiles
+    held = {layer: cost.weight_pass_bytes for layer, cost in profile.tables[0].layers.items()}
+    assert held == {"0": None, "2": 3 * 7 * 4, "4": 3 * 5 * 4, "5": 3 * 5 * 4, LOSS_LAYER: None}
+
+
+def test_an_older_profile_knows_nothing_of_the_weight_pass():
+    made = measure(_perceptron, [3], repeats=5)
+    assert codec.loads(ProfiledModel, codec.dumps(made)) == made
+    written = json.loads(codec.dumps(made))
+    for cost in written["profiles"][0]["tables"][0]["layers"].values():
+        del cost["weight_pass_bytes"]
+    (old,) = codec.loads(ProfiledModel, json.dumps(written)).profiles
+    assert {cost.weight_pass_bytes for cost in old.tables[0].layers.values()} == {None}
 
 
 def _steps_of_a_chain(chain, *, split):

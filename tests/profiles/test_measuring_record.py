@@ -114,6 +114,15 @@ def test_moved_bytes_of_an_addition_and_a_norm():
     assert made.work["0"].gradient_workspace_bytes == 64 * 4
 
 
+def test_what_a_llama_block_holds_for_its_weights():
+    """Gradients of the outputs of seven products and two norms; that of a residual sum is the one of its summands."""
+    outputs = HIDDEN + 2 * KEY_VALUE + HIDDEN + 2 * INNER + HIDDEN
+    norms = 2 * HIDDEN
+    work = _record("llama").work
+    assert work["model.layers.1"].weight_pass_bytes == 4 * TOKENS * (outputs + norms)
+    assert work["model.embed_tokens"].weight_pass_bytes is None
+
+
 def test_meta_traces_give_the_same_record():
     real, meta = _record("llama"), _record("llama", device="meta")
     assert meta.work == real.work

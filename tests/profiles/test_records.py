@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
@@ -122,6 +123,17 @@ def test_another_dtype_scales_bytes_and_keeps_flops():
         assert work.forward_flops == half.work[layer].forward_flops
         assert work.activation_bytes == 2 * half.work[layer].activation_bytes
     assert in_dtype(full, "bfloat16") == half
+
+
+def test_another_dtype_scales_what_the_weight_pass_waits_for():
+    made = load_record("gpt2-small")
+    first, second = list(made.work)[:2]
+    known = {
+        first: replace(made.work[first], weight_pass_bytes=6),
+        second: replace(made.work[second], weight_pass_bytes=None),
+    }
+    full = in_dtype(replace(made, work=made.work | known), "float32")
+    assert (full.work[first].weight_pass_bytes, full.work[second].weight_pass_bytes) == (12, None)
 
 
 def test_an_unknown_dtype_is_refused():
