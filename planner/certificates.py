@@ -1,7 +1,7 @@
 """Certificates: the strongest bound on what a plan was ranked by, the least over all variants of the search.
 
-For a plan with one stage per device group also over the plans under its own schedule, where that is a stronger one: of
-plans with several stages per group little more is known than that all layers have to run.
+Plans with one stage per device group and plans with several are bounded apart: different bounds know them. Also over
+the plans under the winner's own schedule, where that is a stronger one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ LEAST_BOUND_S = 0.2
 """What they may take in any case."""
 
 EVERYTHING = "all plans at the allowed batch sizes, on whole device groups"
-SLOW_BOUNDS = ("pipeline",)
+FOR_ONE_DEGREE = "virtual"
+ONE_DEGREE = "with several stages on a group only at one replication degree"
+SLOW_BOUNDS = ("pipeline", "virtual")
 """Asked last, and only where the others leave a gap."""
 
 
@@ -52,7 +54,7 @@ def certificates(context: SearchContext, searched: list[Searched], best: Finalis
         simulated = _simulated(searched, seconds, clock, ())
         found.append(_certificate(context, "iteration_time_s", seconds, simulated))
         schedule = best.candidate.plan.schedule
-        if simulated.value_s < seconds and SCHEDULES[schedule].placement is Placement.LINE:
+        if simulated.value_s < seconds:
             alike = _simulated(searched, seconds, clock, (schedule,))
             found += [_certificate(context, "iteration_time_s", seconds, alike)] * (alike.value_s > simulated.value_s)
     return tuple(found)
@@ -88,19 +90,32 @@ def _objective(each: Searched, best: Finalist, clock: Clock) -> Proven:
 
 def _simulated(searched: list[Searched], seconds: float, clock: Clock, schedules: tuple[str, ...]) -> Proven:
     """The least over the variants of their bounds on the simulated time; `schedules`: of plans under these alone."""
-    scope = f"{EVERYTHING}, under {', '.join(schedules)}" if schedules else EVERYTHING
-    queries = [query_of(each.context, iteration_upper_s=seconds, expired=clock.expired) for each in searched]
-    proven = [_strongest(replace(q, schedules=schedules or q.schedules), seconds, scope) for q in queries]
-    return min(proven, key=_value)
+    found, enough = list[Proven](), seconds
+    for each in searched:
+        query = query_of(each.context, expired=clock.expired)
+        for family in _families(schedules or query.schedules):
+            found.append(_strongest(replace(query, schedules=family, iteration_upper_s=enough), enough))
+            enough = min(enough, found[-1].value_s)
+    words = [EVERYTHING, *[ONE_DEGREE] * any(proven.method == FOR_ONE_DEGREE for proven in found)]
+    return replace(
+        min(found, key=_value), scope=", ".join([*words, *[f"under {', '.join(schedules)}"] * bool(schedules)])
+    )
 
 
-def _strongest(query: BoundQuery, seconds: float, scope: str) -> Proven:
+def _families(schedules: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The schedules with one stage per device group, and those with several: what is known of them differs."""
+    lines = tuple(name for name in schedules if SCHEDULES[name].placement is Placement.LINE)
+    others = tuple(name for name in schedules if name not in lines)
+    return [family for family in (lines, others) if family]
+
+
+def _strongest(query: BoundQuery, seconds: float) -> Proven:
     """The strongest bound on the simulated time, at most `seconds`; stops when that is met."""
-    best = Proven(-math.inf, "none", scope)
+    best = Proven(-math.inf, "none", EVERYTHING)
     for bound in sorted(BOUNDS, key=lambda bound: bound.name in SLOW_BOUNDS):
         value = bound.iteration_s(query)
         if value is not None and value > best.value_s:
-            best = Proven(value, bound.name, scope)
+            best = Proven(value, bound.name, EVERYTHING)
         if best.value_s >= seconds:
             break
     return best

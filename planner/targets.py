@@ -48,9 +48,9 @@ class Target:
     `replication`: the widest that it can run; `deals`: replicas may take whole microbatches in turn. `degrees`: which
     of tensor, context and expert degree it knows. `enough_microbatches`: schedules that need at least as many
     microbatches as stages, `several_stages`: that need several ranks with several stages each. `equal_levels`: one
-    recomputation and one ZeRO stage for all stages. `trains`, `serves`: for which workloads it is. `adamw`: it trains by
-    AdamW on the devices, so that bytes per parameter must be what that holds. Stages are intervals of the execution order
-    except where cuts may be anywhere, degrees the same in all stages for all of them.
+    recomputation and one ZeRO stage for all stages. `trains`, `serves`: for which workloads it is. `adamw`: it trains
+    by AdamW on the devices, so that bytes per parameter must be what that holds. Stages are intervals of the execution
+    order except where cuts may be anywhere, degrees the same in all stages for all of them.
     """
 
     name: str

@@ -77,7 +77,7 @@ class PipelineBound:
     def iteration_s(self, query: BoundQuery) -> float | None:
         """Bound on the simulated iteration time; None for graphs that are no chains, or too large."""
         index = query.problem.index
-        if query.objective is not Objective.ITERATION_TIME or query.virtual or not _is_chain_both_ways(query):
+        if query.objective is not Objective.ITERATION_TIME or query.virtual or not is_chain_both_ways(query):
             return None
         cells = sum(query.groups.values()) * len(query.degrees(*max(query.batches))) * len(index) ** 2
         if cells > MAX_CELLS:
@@ -103,7 +103,7 @@ def _open_rules(query: BoundQuery, batch: tuple[int, int]) -> list[IdleRule]:
     return [rule for rule, may in zip(rules_of(query), questions, strict=True) if may(known)]
 
 
-def _is_chain_both_ways(query: BoundQuery) -> bool:
+def is_chain_both_ways(query: BoundQuery) -> bool:
     index = query.problem.index
     trains = query.problem.training is not None
     return index.is_chain() and (not trains or all(carries_gradient(index, t) for t in range(len(index.tensors))))
