@@ -45,17 +45,19 @@ NEEDS_BLOCKS = (Cuts.BLOCKS, Cuts.INNER_BLOCKS)
 class Target:
     """What one engine can express.
 
-    `replication`: the widest that it can run; `deals`: replicas may take whole microbatches in turn. `degrees`: which
-    of tensor, context and expert degree it knows. `enough_microbatches`: schedules that need at least as many
-    microbatches as stages, `several_stages`: that need several ranks with several stages each. `equal_levels`: one
-    recomputation and one ZeRO stage for all stages. `trains`, `serves`: for which workloads it is. `adamw`: it trains
-    by AdamW on the devices, so that bytes per parameter must be what that holds. Stages are intervals of the execution
-    order except where cuts may be anywhere, degrees the same in all stages for all of them.
+    `replication`: the widest that it can run; `deals`: replicas may take whole microbatches in turn, `zero_dealt`: the
+    ZeRO stages of those that do. `degrees`: which of tensor, context and expert degree it knows. `enough_microbatches`:
+    schedules that need at least as many microbatches as stages, `several_stages`: that need several ranks with several
+    stages each. `equal_levels`: one recomputation and one ZeRO stage for all stages. `trains`, `serves`: for which
+    workloads it is. `adamw`: it trains by AdamW on the devices, so that bytes per parameter must be what that holds.
+    Stages are intervals of the execution order except where cuts may be anywhere, degrees the same in all stages for
+    all of them.
     """
 
     name: str
     schedules: tuple[str, ...]
     zero: tuple[int, ...] = (0,)
+    zero_dealt: tuple[int, ...] = (0,)
     recomputations: tuple[Recomputation, ...] = (Recomputation.NONE,)
     enough_microbatches: tuple[str, ...] = ()
     several_stages: tuple[str, ...] = ()
@@ -68,9 +70,10 @@ class Target:
     serves: bool = True
     adamw: bool = False
 
-    def allows(self, level: Level) -> bool:
-        """Whether the engine can recompute and shard like that."""
-        return level.zero in self.zero and level.recomputation in self.recomputations
+    def allows(self, level: Level, *, dealt: bool = False) -> bool:
+        """Whether the engine can recompute and shard like that; `dealt`: where replicas take microbatches in turn."""
+        known = self.zero_dealt if dealt else self.zero
+        return level.zero in known and level.recomputation in self.recomputations
 
     def unknown_degree(self, found: Training | Inference | Stage) -> str:
         """The first degree above 1 that it does not know, in words; empty when it can have all."""
@@ -121,15 +124,18 @@ class Target:
             return "dealt microbatches: use replica mode split"
         if unknown := self.unknown_degree(problem.workload):
             return f"{unknown}: use 1"
-        if training is not None and (unknown := self._unknown_level(training, options.searched)):
+        if training is not None and (unknown := self._unknown_level(training, options.searched, dealt=dealt)):
             return unknown
         return self._refused_cuts(problem.index, options.cuts)
 
-    def _unknown_level(self, training: Training, searched: tuple[Decision, ...]) -> str:
+    def _unknown_level(self, training: Training, searched: tuple[Decision, ...], *, dealt: bool) -> str:
         if Decision.RECOMPUTATION not in searched and training.recomputation not in self.recomputations:
             return f"recomputation {training.recomputation}: use {' or '.join(self.recomputations)}, or search it"
         if Decision.ZERO not in searched and training.zero not in self.zero:
             return f"ZeRO stage {training.zero}: use {' or '.join(map(str, self.zero))}, or search it"
+        if Decision.ZERO not in searched and dealt and training.zero not in self.zero_dealt:
+            choices = " or ".join(map(str, self.zero_dealt))
+            return f"ZeRO stage {training.zero} with dealt microbatches: use {choices}, or replica mode split"
         return ""
 
     def _refused_cuts(self, index: GraphIndex, cuts: tuple[str, ...]) -> str:
@@ -158,7 +164,8 @@ class Target:
             yield f"stage 0 of {plan.schedule} is one of {stages} on {ranks} ranks, not several on several", "/schedule"
         yield from self._misfits_of_cuts(plan, problem.index)
         for number, stage in enumerate(plan.stages):
-            for words, field in self._misfits_of_stage(stage, plan.stages[0]):
+            dealt = plan.replica_mode is ReplicaMode.DEALT and len(stage.replicas) > 1
+            for words, field in self._misfits_of_stage(stage, plan.stages[0], dealt=dealt):
                 yield f"stage {number} has {words}", f"/stages/{number}/{field}"
         yield from self._misfits_of_replicas(plan)
 
@@ -194,7 +201,7 @@ class Target:
                 yield f"stage {number} starts at {index.layers[start].id!r}, {_WHERE[self.cuts]}", f"{at}/0"
             start += len(positions)
 
-    def _misfits_of_stage(self, stage: Stage, first: Stage) -> Iterator[tuple[str, str]]:
+    def _misfits_of_stage(self, stage: Stage, first: Stage, *, dealt: bool) -> Iterator[tuple[str, str]]:
         """Words after "stage n has", and the field that they are about."""
         most = 1 if self.replication is Replication.NONE else len(first.replicas)
         if self.replication is not Replication.ANY and len(stage.replicas) != most:
@@ -206,7 +213,7 @@ class Target:
             mine, theirs = getattr(stage, decision.value), getattr(first, decision.value)
             if mine != theirs:
                 yield f"{decision.value} degree {mine}, stage 0 has {theirs}", decision.value
-        if not self.allows(Level(stage.recomputation, stage.zero, stage.reshard)):
+        if not self.allows(Level(stage.recomputation, stage.zero, stage.reshard), dealt=dealt):
             yield f"recomputation {stage.recomputation} and ZeRO stage {stage.zero}", "recomputation"
         if self.equal_levels and _level(stage) != _level(first):
             yield "another recomputation, ZeRO stage or resharding than stage 0", "recomputation"
@@ -250,6 +257,9 @@ def _level(stage: Stage) -> Level:
 _TORCH = ("1f1b", "gpipe", "interleaved_1f1b", "looped_bfs", "zb_v", "dualpipe_v")
 """Schedules of which torch has classes."""
 _TORCH_ENOUGH = ("1f1b", "dualpipe_v")
+ZERO_DEALT = (0, 1)
+"""The runtime's: replicas that take microbatches in turn are not in the same pass at one time, so that they can sum
+gradients at the end of a step only, and gather no weights for a pass."""
 _ALL = tuple(Recomputation)
 _ALL_OR_NOTHING = (Recomputation.NONE, Recomputation.FULL)
 TARGETS = {
@@ -305,6 +315,8 @@ TARGETS = {
         Target(
             name="runtime",
             schedules=(*_TORCH, "zb_h1", "zb_h2", "kfkb", "custom"),
+            zero=(0, 1, 2, 3),
+            zero_dealt=ZERO_DEALT,
             recomputations=_ALL_OR_NOTHING,
             replication=Replication.ANY,
             deals=True,

@@ -33,8 +33,8 @@ def built_problem(
 
     A model that can be built is measured for the cores of this machine and priced for everything else; a recorded
     one is priced. For priced models, decisions of which nothing is said are searched; measured costs know one tensor
-    degree, and the runtime runs no ZeRO. With `any_tensor` a model is priced at all tensor degrees though one is given,
-    for plans that are compared. InputError for what is missing or does not fit together.
+    degree, and of them only what is `auto` by word is searched. With `any_tensor` a model is priced at all tensor
+    degrees though one is given, for plans that are compared. InputError for what is missing or does not fit together.
     """
     from profiles.sources import build_problem
 

@@ -131,7 +131,8 @@ class SearchContext:
     def levels(self) -> tuple[Level, ...]:
         """What a stage may spend time on to save memory: the workload's choice, or all where that is searched."""
         levels = levels_of(self.problem.workload, self.options)
-        return tuple(level for level in levels if self.target is None or self.target.allows(level))
+        dealt = self.options.replica_mode is ReplicaMode.DEALT and self.options.replication is not Replication.NONE
+        return tuple(level for level in levels if self.target is None or self.target.allows(level, dealt=dealt))
 
     def batches(self) -> list[tuple[int, int]]:
         """(microbatch size, number of microbatches) pairs that the workload allows, smallest microbatch first.

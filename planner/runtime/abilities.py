@@ -10,7 +10,8 @@ from planner.grid import check_microbatches, grid_of
 from planner.plan import Plan, Stage
 from planner.runtime.layout import Layout, layout_of
 from planner.schedules import SCHEDULES, PipelineShape
-from planner.workload import Recomputation
+from planner.targets import ZERO_DEALT
+from planner.workload import Recomputation, ReplicaMode
 
 ENGINE = "the runtime"
 TORCH_ENGINE = "torch's executor"
@@ -28,8 +29,9 @@ class ExecutorKind(StrEnum):
 
 def check_runnable(plan: Plan, executor: ExecutorKind = ExecutorKind.AUTO) -> Layout:
     """The processes of a plan that `run` can run; ExportError naming the stage and the remedy otherwise."""
+    dealt = plan.replica_mode is ReplicaMode.DEALT
     for number, stage in enumerate(plan.stages):
-        for field, what, remedy in _misfits(stage):
+        for field, what, remedy in _misfits(stage, dealt=dealt):
             raise ExportError(
                 f"stage {number} {what}, which {ENGINE} cannot do: {remedy}", pointer=f"/stages/{number}/{field}"
             )
@@ -69,21 +71,34 @@ def shape_of(layout: Layout, plan: Plan) -> PipelineShape:
     )
 
 
-def _misfits(stage: Stage) -> Iterator[tuple[str, str, str]]:
+def _misfits(stage: Stage, *, dealt: bool) -> Iterator[tuple[str, str, str]]:
     """Field, what is wrong, remedy."""
     for field, value in (("tensor", stage.tensor), ("context", stage.context), ("expert", stage.expert)):
         if value != 1:
             yield field, f"has {field} degree {value}", f"plan with {field} degree 1"
-    if stage.zero:
-        yield "zero", f"shards by ZeRO stage {stage.zero}", "plan with ZeRO stage 0"
+    if dealt and stage.zero not in ZERO_DEALT and divides(stage):
+        what = f"divides gradients by ZeRO stage {stage.zero} among replicas that take whole microbatches in turn"
+        yield "zero", what, f"plan with ZeRO stage {' or '.join(map(str, ZERO_DEALT))}, or replica mode split"
     if any(len(group) != 1 for group in stage.replicas):
         yield "replicas", "has a replica of several devices", "give each replica one device"
     if stage.recomputation is Recomputation.SELECTIVE:
         yield "recomputation", "recomputes the attention core alone", "plan with recomputation none or full"
 
 
+def divides(stage: Stage) -> bool:
+    """Whether the replicas of a stage divide anything among themselves."""
+    return stage.zero > 0 and len(stage.replicas) > 1
+
+
 def _check_torch(plan: Plan) -> None:
-    """ExportError for what PyTorch's schedules cannot express."""
+    """ExportError for what PyTorch's schedules cannot express, or what we do under our own executor only."""
+    for number, stage in enumerate(plan.stages):
+        if divides(stage):
+            raise ExportError(
+                f"stage {number} shards by ZeRO stage {stage.zero}, which {TORCH_ENGINE} cannot do: plan with ZeRO "
+                "stage 0, or run it with the executor own",
+                pointer=f"/stages/{number}/zero",
+            )
     if plan.schedule not in TORCH_SCHEDULES:
         known = " or ".join(TORCH_SCHEDULES)
         raise ExportError(

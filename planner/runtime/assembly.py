@@ -9,19 +9,26 @@ import torch
 from planner.errors import RunError
 from planner.plan import Plan
 from planner.runtime.action_lists import ActionListExecutor, actions_of
+from planner.runtime.layered import computations
 from planner.runtime.layout import Layout
 from planner.runtime.mailbox import Mailbox
 from planner.runtime.program import TracedProgram
-from planner.runtime.recompute import computations
 from planner.runtime.recorder import Recorder
 from planner.runtime.relay import check_order
 from planner.runtime.routes import routes_of
+from planner.runtime.shards import Shards
 from planner.runtime.split import StageModule, output_name
 from planner.runtime.stage_passes import StagePasses
 
 
 def own_executor(
-    program: TracedProgram, parts: Sequence[StageModule], plan: Plan, layout: Layout, rank: int, recorder: Recorder
+    program: TracedProgram,
+    parts: Sequence[StageModule],
+    plan: Plan,
+    layout: Layout,
+    rank: int,
+    recorder: Recorder,
+    shards: Shards,
 ) -> ActionListExecutor:
     """The executor of process `rank`. `parts` are all stages of `program`, traced at this process's local size.
 
@@ -34,7 +41,7 @@ def own_executor(
     if not layout.equal:
         _check_samples_first(examples, {way.name: way.source for way in routes.ways}, program.batch_size)
     differentiated = with_gradient(parts, examples)
-    work = computations(program, plan.stages, parts)
+    work = computations(program, plan.stages, parts, shards)
     made, received = output_name(program), frozenset(way.name for way in routes.ways)
     stages = {
         number: StagePasses(
@@ -44,6 +51,7 @@ def own_executor(
             with_gradient=differentiated,
             output=made if made in parts[number].output_names else None,
             loss=program.runnable.loss,
+            shards=shards.among(parts[number].parameters()),
         )
         for number in layout.stages_on(rank)
     }

@@ -13,7 +13,7 @@ the number of steps trained so far, and of the next batch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,16 +67,20 @@ def part_name(step: int, stage: int) -> str:
     return f"step-{step}.stage-{stage}.pt"
 
 
-def save_part(folder: Path, step: int, stage: int, part: nn.Module, model: nn.Module, updates: Updates) -> None:
-    """Write weights, buffers and optimizer state of one stage."""
-    import torch
-
+def entries_of(part: nn.Module, model: nn.Module, updates: Updates) -> dict[str, Any]:
+    """Weights, buffers and optimizer state of one stage. Collective among its replicas, which may divide them."""
     names = _names(part, model)
     states = {name: updates.state(tensor) for name, tensor in names.items()}
-    entries = {
+    return {
         "model": {name: updates.weights(tensor) for name, tensor in names.items()},
         "optimizer": {name: state for name, state in states.items() if state},
     }
+
+
+def save_part(folder: Path, step: int, stage: int, entries: Mapping[str, Any]) -> None:
+    """Write a stage's file."""
+    import torch
+
     _replace(folder / part_name(step, stage), lambda path: torch.save(entries, path))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import torch
@@ -30,15 +31,19 @@ def holders(stages: Sequence[nn.Module]) -> dict[int, tuple[int, ...]]:
     return {key: tuple(numbers) for key, numbers in found.items()}
 
 
-def buckets(stages: Sequence[nn.Module], rank: int, layout: Layout) -> list[Bucket]:
+def buckets(
+    stages: Sequence[nn.Module], rank: int, layout: Layout, apart: AbstractSet[int] = frozenset()
+) -> list[Bucket]:
     """The buckets of process `rank`: collective, all ranks must call it with the same stages.
 
     Every rank makes every group (torch demands that), in the order of the sorted sets of holding ranks, and all
-    members of a group list its parameters in the same order. Stages on one rank add to one gradient there.
+    members of a group list its parameters in the same order. Stages on one rank add to one gradient there. Parameters
+    whose identity is in `apart` are left out.
     """
     held_by = {
         key: tuple(sorted({rank for stage in numbers for rank in layout.ranks_of(stage)}))
         for key, numbers in holders(stages).items()
+        if key not in apart
     }
     by_identity = {id(parameter): parameter for stage in stages for parameter in stage.parameters()}
     made = []

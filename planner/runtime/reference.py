@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,12 +47,23 @@ def _kept_buffers(model: nn.Module) -> Iterator[None]:
         buffer.copy_(kept[name])
 
 
-def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:
+def _own_gradient(parameter: nn.Parameter) -> torch.Tensor | None:
+    return parameter.grad
+
+
+GradientOf = Callable[[nn.Parameter], torch.Tensor | None]
+
+
+def gradients_of(module: nn.Module, gradient_of: GradientOf = _own_gradient) -> dict[str, torch.Tensor]:
     """Gradients of all trainable parameters under all their names; zero where the loss does not depend on one."""
-    return {
-        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    found = {
+        name: (parameter, gradient_of(parameter))
         for name, parameter in module.named_parameters(remove_duplicate=False)
         if parameter.requires_grad
+    }
+    return {
+        name: torch.zeros(parameter.shape, dtype=parameter.dtype) if gradient is None else gradient
+        for name, (parameter, gradient) in found.items()
     }
 
 
@@ -64,12 +75,14 @@ class Reference:
     gradient_scale: float
 
 
-def compare(module: nn.Module, folder: Path) -> tuple[Reference, dict[str, float]]:
+def compare(
+    module: nn.Module, folder: Path, gradient_of: GradientOf = _own_gradient
+) -> tuple[Reference, dict[str, float]]:
     """The reference, and per parameter of `module` the largest absolute difference of its gradient from it."""
     reference = torch.load(folder / FILE, weights_only=True, mmap=True)
     wanted: dict[str, torch.Tensor] = reference["gradients"]
     differences = {
         name: float((gradient - wanted[name]).abs().max()) if gradient.numel() else 0.0
-        for name, gradient in gradients_of(module).items()
+        for name, gradient in gradients_of(module, gradient_of).items()
     }
     return Reference(float(reference["loss"]), float(reference["scale"])), differences

@@ -14,8 +14,8 @@ from torch import nn
 
 from planner.errors import InputError, RunError
 from planner.plan import Stage
+from planner.runtime.layered import Compute, computations
 from planner.runtime.program import TracedProgram
-from planner.runtime.recompute import Compute, computations
 from planner.runtime.split import StageModule, output_name, split_layers
 
 

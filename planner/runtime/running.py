@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from planner.errors import InputError, RunError
 from planner.plan import Plan
 from planner.precision import Precision
-from planner.runtime.abilities import ExecutorKind, check_runnable, chosen
+from planner.runtime.abilities import ExecutorKind, check_runnable, chosen, divides
 from planner.runtime.checkpoint import read_index
 from planner.runtime.launch import Launcher
 from planner.runtime.merge import merge
@@ -53,10 +53,10 @@ def run(
     dtype of the weights. The loader must be importable by other processes. Each process builds and traces the whole
     model and then keeps its own stages.
 
-    Raises ExportError naming the stage for what cannot be run (tensor, context or expert degrees, ZeRO, selective
-    recomputation; with the executor TORCH also what torch's schedules cannot express) and InputError for bad
-    arguments, both before any process starts; RunError naming the rank and its words when one fails, or when
-    `timeout_s` is over. No process outlives the call.
+    Raises ExportError naming the stage for what cannot be run (tensor, context or expert degrees, selective
+    recomputation, ZeRO 2 and 3 with dealt microbatches; with the executor TORCH also what torch's schedules cannot
+    express) and InputError for bad arguments, both before any process starts; RunError naming the rank and its words
+    when one fails, or when `timeout_s` is over. No process outlives the call.
     """
     _check_arguments(num_steps, learning_rate, timeout_s)
     layout = check_runnable(plan, executor)
@@ -100,6 +100,8 @@ def run_in_turn(
     plans need different numbers of devices.
     """
     _check_arguments(num_steps, 1.0, timeout_s)
+    if any(divides(stage) for plan, _ in plans for stage in plan.stages):
+        raise InputError("plans that run in turn share weights, which ZeRO divides: run each alone", pointer="/plans")
     layouts = [check_runnable(plan, executor) for plan, executor in plans]
     counts = sorted({layout.num_ranks for layout in layouts})
     if len(counts) != 1:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
+from planner.runtime.layered import Compute
 from planner.runtime.program import LossFunction
-from planner.runtime.recompute import Compute
+from planner.runtime.shards import GRADIENTS, Shard
 from planner.runtime.split import StageModule
 from planner.runtime.split_backward import WeightWork, input_gradients
 
@@ -34,7 +35,7 @@ class StagePasses:
     """A stage of our own executor.
 
     `received` are the inputs that other stages make; those in `with_gradient` get one. `output` names the tensor that
-    the loss reads, where this stage makes it.
+    the loss reads, where this stage makes it. `shards` are the divisions of its parameters.
     """
 
     part: StageModule
@@ -43,6 +44,7 @@ class StagePasses:
     with_gradient: frozenset[str]
     output: str | None
     loss: LossFunction
+    shards: Sequence[Shard] = ()
     _held: dict[int, Held] = field(default_factory=dict)
     _later: dict[int, WeightWork | Held] = field(default_factory=dict)
     _gradients: dict[int, Tensors] = field(default_factory=dict)
@@ -71,6 +73,7 @@ class StagePasses:
         roots, given = _roots(held, gradients)
         if roots:
             torch.autograd.backward(roots, given)
+        self._divide()
         return self._returned(held)
 
     def backward_input(self, microbatch: int, gradients: Mapping[str, torch.Tensor]) -> Tensors:
@@ -83,17 +86,28 @@ class StagePasses:
         inputs, weights = list(held.inputs.values()), _trainable(self.part)
         if roots:
             self._later[microbatch] = input_gradients(roots, given, inputs, weights)
+        self._divide()
         return self._returned(held)
 
     def backward_weight(self, microbatch: int) -> None:
         """Gradients of the weights, after `backward_input` of the same microbatch."""
         work = self._later.pop(microbatch, None)
+        for shard in self.shards:
+            shard.gather()
         if isinstance(work, WeightWork):
             work.run()
         elif work is not None:
             roots, given = _roots(work, self._gradients.pop(microbatch))
             if roots:
                 torch.autograd.backward(roots, given)
+        self._divide()
+
+    def _divide(self) -> None:
+        """After a backward pass: what it has left whole of gradients and weights that are divided."""
+        for shard in self.shards:
+            if shard.level >= GRADIENTS and not shard.tied:
+                shard.scatter()
+            shard.release()
 
     def _leaf(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if name not in self.received:

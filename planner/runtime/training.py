@@ -13,7 +13,7 @@ from torch import nn
 from planner.runtime.abilities import ExecutorKind
 from planner.runtime.action_lists import ActionListExecutor
 from planner.runtime.assembly import own_executor
-from planner.runtime.checkpoint import load_parts, read_index, save_part, write_index
+from planner.runtime.checkpoint import entries_of, load_parts, read_index, save_part, write_index
 from planner.runtime.data import share_batch
 from planner.runtime.environment import run_queue_delay_s, stolen_s
 from planner.runtime.executors import Executor, PipelineExecutor, SingleStageExecutor
@@ -26,6 +26,7 @@ from planner.runtime.program import ProgramLoader, TracedProgram
 from planner.runtime.recorder import ALL_REDUCE, OPTIMIZER, Recorder, record_step
 from planner.runtime.reference import Reference, compare, write_reference
 from planner.runtime.relay import relay_stages
+from planner.runtime.shards import Shards, shards_of, summed_apart, zero_levels
 from planner.runtime.spec import RankResult, RunSpec, StepRecord, TurnsSpec
 from planner.runtime.split import StageModule, model_input_names, split_layers
 from planner.runtime.updates import Updates, set_precision
@@ -65,6 +66,7 @@ class Trainer:
             loss = self.executor.passes(data, target)
             with self.recorder.note("all-reduce", ALL_REDUCE, ALL_REDUCE):
                 reduce_gradients(self.shared, divisor)
+                self.optimizer.settle()
             if after_backward is not None:
                 after_backward()
             with self.recorder.note("optimizer", OPTIMIZER, OPTIMIZER):
@@ -82,9 +84,10 @@ class Trainer:
     def save(self, folder: Path) -> None:
         """Every stage its part, then the index. Collective."""
         step = self.first_step + self.spec.num_steps
-        if self.is_spokesman:
-            for stage, part in self.parts.items():
-                save_part(folder, step, stage, part, self.program.runnable.model, self.optimizer)
+        for stage, part in self.parts.items():
+            entries = entries_of(part, self.program.runnable.model, self.optimizer)
+            if self.is_spokesman:
+                save_part(folder, step, stage, entries)
         dist.barrier()
         if dist.get_rank() == 0:
             write_index(folder, step, self.spec.layout.num_stages)
@@ -106,6 +109,7 @@ class Check:
     """The comparison after the backward pass of the first step; None until then."""
 
     parts: Sequence[StageModule]
+    updates: Updates
     folder: Path
     reference: Reference | None = None
     differences: dict[str, float] | None = None
@@ -114,14 +118,14 @@ class Check:
         """Compare this rank's gradients with those of the reference file."""
         self.differences = {}
         for part in self.parts:
-            self.reference, found = compare(part, self.folder)
+            self.reference, found = compare(part, self.folder, self.updates.gradient)
             self.differences |= found
 
 
 def train(spec: RunSpec, seat: Seat) -> RankResult:
     """All steps of this rank, then one more under the memory profiler. The process group must be up."""
     trainer = build(spec, seat)
-    check = Check(list(trainer.parts.values()), spec.folder)
+    check = Check(list(trainer.parts.values()), trainer.optimizer, spec.folder)
     steps = []
     for number in range(spec.num_steps):
         record = trainer.step(number, check.run if spec.check and number == 0 else None)
@@ -189,14 +193,18 @@ def build(
     if spec.check and rank == 0:
         _write_reference(spec, program)
     recorder = recorder or Recorder()
-    executor, stages = _executor(spec, program, parts, rank, recorder)
+    shards = shards_of(parts, spec.plan, layout, rank, alone=alone_on is not None)
+    executor, stages = _executor(spec, program, parts, rank, recorder, shards)
     if alone_on is not None:
         executor = _lonely(executor, alone_on)
-    shared = buckets(stages, rank, layout) if alone_on is None else []
+    apart = summed_apart(parts, zero_levels(parts, spec.plan, layout), layout)
+    shared = buckets(stages, rank, layout, apart) if alone_on is None else []
     module = nn.ModuleList(stages[number] for number in own)
-    optimizer = Updates(module.parameters(), spec.precision, spec.learning_rate)
+    optimizer = Updates(module.parameters(), spec.precision, spec.learning_rate, shards)
     if spec.load is not None:
         load_parts(spec.load, [parts[number] for number in own], program.runnable.model, optimizer)
+    for shard in shards.all():
+        shard.release()
     return Trainer(
         spec=spec,
         replica=replica,
@@ -231,12 +239,12 @@ def _write_reference(spec: RunSpec, program: TracedProgram) -> None:
 
 
 def _executor(
-    spec: RunSpec, program: TracedProgram, parts: Sequence[StageModule], rank: int, recorder: Recorder
+    spec: RunSpec, program: TracedProgram, parts: Sequence[StageModule], rank: int, recorder: Recorder, shards: Shards
 ) -> tuple[Executor, Sequence[nn.Module]]:
     """The executor, and all stages as it runs them. Collective."""
     plan, layout, loss = spec.plan, spec.layout, program.runnable.loss
     if spec.executor is ExecutorKind.OWN:
-        return own_executor(program, parts, plan, layout, rank, recorder), parts
+        return own_executor(program, parts, plan, layout, rank, recorder, shards), parts
     stages = relay_stages(program, plan.stages)
     number, replica = layout.seat(rank)
     pipeline = _pipeline_group(layout, replica)

@@ -14,7 +14,7 @@ from planner.runtime.program import RunnableModel, TracedProgram
 from profiles.tracing import trace
 
 SEED = 7
-WIDTH = 16
+WIDTH, WIDE = 16, 64
 VOCABULARY, SEQUENCE = 61, 12
 
 
@@ -54,6 +54,13 @@ def skip_model() -> RunnableModel:
     """`Skip` with a mean squared error."""
     torch.manual_seed(SEED)
     return RunnableModel(name="skip", model=Skip(), make_batch=_skip_batch, loss=nn.functional.mse_loss)
+
+
+def wide_model() -> RunnableModel:
+    """Twelve equal layers whose weights need far more memory than what they keep of a sample."""
+    torch.manual_seed(SEED)
+    layers = (nn.Linear(WIDE, WIDE, bias=False) for _ in range(12))
+    return RunnableModel(name="wide", model=nn.Sequential(*layers), make_batch=_wide_batch, loss=nn.functional.mse_loss)
 
 
 def frozen_model() -> RunnableModel:
@@ -253,6 +260,11 @@ class ForeignReference(Loader):
 def _skip_batch(batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     made = torch.randn(3, batch_size, WIDTH, generator=torch.Generator().manual_seed(seed))
     return (made[0], made[1]), made[2]
+
+
+def _wide_batch(batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    made = torch.randn(2, batch_size, WIDE, generator=torch.Generator().manual_seed(seed))
+    return (made[0],), made[1]
 
 
 def _summed_batch(batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:

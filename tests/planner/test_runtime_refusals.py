@@ -45,7 +45,11 @@ REFUSED = [
     ),
     (changed(1, tensor=2), "stage 1 has tensor degree 2", "/stages/1/tensor"),
     (changed(0, context=2), "stage 0 has context degree 2", "/stages/0/context"),
-    (changed(1, zero=1), "stage 1 shards by ZeRO stage 1", "/stages/1/zero"),
+    (
+        dataclasses.replace(changed(1, zero=2), replica_mode=ReplicaMode.DEALT),
+        "stage 1 divides gradients by ZeRO stage 2 .* in turn.* plan with ZeRO stage 0 or 1, or replica mode split",
+        "/stages/1/zero",
+    ),
     (
         changed(1, replicas=(("d2", "d4"), ("d3", "d5"))),
         "stage 1 has a replica of several devices",
@@ -55,6 +59,7 @@ REFUSED = [
     (dataclasses.replace(PLAN, schedule="chimera"), "no schedule 'chimera': plan with 1f1b, custom", "/schedule"),
 ]
 REFUSED_BY_TORCH = [
+    (changed(1, zero=1), "stage 1 shards by ZeRO stage 1, .* run it with the executor own", "/stages/1/zero"),
     (changed(1, replicas=(("d2",),)), "stage 1 has 1 replicas, stage 0 has 2", "/stages/1/replicas"),
     (dataclasses.replace(PLAN, replica_mode=ReplicaMode.DEALT), "stage 0 deals whole microbatches", "/replica_mode"),
     (dataclasses.replace(PLAN, num_microbatches=1), "1 microbatches for 2 stages", "/num_microbatches"),
