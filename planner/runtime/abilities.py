@@ -11,7 +11,7 @@ from planner.plan import Plan, Stage
 from planner.runtime.layout import Layout, layout_of
 from planner.schedules import SCHEDULES, PipelineShape
 from planner.targets import ZERO_DEALT
-from planner.workload import Recomputation, ReplicaMode
+from planner.workload import ReplicaMode
 
 ENGINE = "the runtime"
 TORCH_ENGINE = "torch's executor"
@@ -81,8 +81,6 @@ def _misfits(stage: Stage, *, dealt: bool) -> Iterator[tuple[str, str, str]]:
         yield "zero", what, f"plan with ZeRO stage {' or '.join(map(str, ZERO_DEALT))}, or replica mode split"
     if any(len(group) != 1 for group in stage.replicas):
         yield "replicas", "has a replica of several devices", "give each replica one device"
-    if stage.recomputation is Recomputation.SELECTIVE:
-        yield "recomputation", "recomputes the attention core alone", "plan with recomputation none or full"
 
 
 def divides(stage: Stage) -> bool:

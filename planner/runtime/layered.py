@@ -15,6 +15,7 @@ from torch.autograd.graph import register_multi_grad_hook
 from torch.utils.checkpoint import checkpoint
 
 from planner.plan import Stage
+from planner.runtime.attention_core import recompute_cores
 from planner.runtime.program import LOSS_LAYER, TracedProgram
 from planner.runtime.shards import Shard, Shards
 from planner.runtime.split import StageModule, split_layers
@@ -28,14 +29,22 @@ Compute = Callable[..., Tensors]
 def computations(
     program: TracedProgram, stages: Sequence[Stage], parts: Sequence[StageModule], shards: Shards | None = None
 ) -> list[Compute]:
-    """How each stage is computed: by its module as it is, or layer by layer."""
+    """How each stage is computed: by its module, or layer by layer. Changes modules that recompute attention cores."""
     shards = shards or Shards()
+    selective = [stage.recomputation is Recomputation.SELECTIVE for stage in stages]
     again = [stage.recomputation is Recomputation.FULL for stage in stages]
     divided = [any(shard.piece is not None for shard in shards.among(part.parameters())) for part in parts]
+    for part, recomputes_core, gathers in zip(parts, selective, divided, strict=True):
+        if recomputes_core and not gathers:
+            recompute_cores(part)
     if not any(again) and not any(divided):
         return list(parts)
     ids = [layer.id for layer in program.graph.layers if layer.id != LOSS_LAYER]
     layers = dict(zip(ids, split_layers(program, [[i] for i in ids]), strict=True))
+    for part, recomputes_core in zip(parts, selective, strict=True):
+        for layer in part.layer_ids:
+            if recomputes_core and layer != LOSS_LAYER:
+                recompute_cores(layers[layer])
     return [
         LayeredStage(part, [layers[i] for i in ids if i in part.layer_ids], shards, recomputes=recomputes)
         if recomputes or gathers

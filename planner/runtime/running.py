@@ -53,10 +53,10 @@ def run(
     dtype of the weights. The loader must be importable by other processes. Each process builds and traces the whole
     model and then keeps its own stages.
 
-    Raises ExportError naming the stage for what cannot be run (tensor, context or expert degrees, selective
-    recomputation, ZeRO 2 and 3 with dealt microbatches; with the executor TORCH also what torch's schedules cannot
-    express) and InputError for bad arguments, both before any process starts; RunError naming the rank and its words
-    when one fails, or when `timeout_s` is over. No process outlives the call.
+    Raises ExportError naming the stage for what cannot be run (tensor, context or expert degrees, ZeRO 2 and 3 with
+    dealt microbatches; with the executor TORCH also what torch's schedules cannot express) and InputError for bad
+    arguments, both before any process starts; RunError naming the rank and its words when one fails, or when
+    `timeout_s` is over. No process outlives the call.
     """
     _check_arguments(num_steps, learning_rate, timeout_s)
     layout = check_runnable(plan, executor)

@@ -14,7 +14,7 @@ from planner.runtime.program import RunnableModel, TracedProgram
 from profiles.tracing import trace
 
 SEED = 7
-WIDTH, WIDE = 16, 64
+WIDTH, WIDE, LONG = 16, 64, 128
 VOCABULARY, SEQUENCE = 61, 12
 
 
@@ -54,6 +54,29 @@ def skip_model() -> RunnableModel:
     """`Skip` with a mean squared error."""
     torch.manual_seed(SEED)
     return RunnableModel(name="skip", model=Skip(), make_batch=_skip_batch, loss=nn.functional.mse_loss)
+
+
+class Attention(nn.Module):
+    """A residual block of causal attention whose scores are tensors of the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.outward = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        queries, keys, values = self.inward(x).chunk(3, dim=-1)
+        scores = queries @ keys.transpose(1, 2) / WIDTH**0.5
+        future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        shares = torch.softmax(scores.masked_fill(future, -1e4), dim=-1)
+        attended: torch.Tensor = self.outward(shares @ values)
+        return x + attended
+
+
+def attention_model() -> RunnableModel:
+    """Four attention blocks over many tokens: scores need far more memory than all else."""
+    torch.manual_seed(SEED)
+    model = nn.Sequential(*(Attention() for _ in range(4)))
+    return RunnableModel(name="attention", model=model, make_batch=_long_batch, loss=nn.functional.mse_loss)
 
 
 def wide_model() -> RunnableModel:
@@ -260,6 +283,11 @@ class ForeignReference(Loader):
 def _skip_batch(batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     made = torch.randn(3, batch_size, WIDTH, generator=torch.Generator().manual_seed(seed))
     return (made[0], made[1]), made[2]
+
+
+def _long_batch(batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    made = torch.randn(2, batch_size, LONG, WIDTH, generator=torch.Generator().manual_seed(seed))
+    return (made[0],), made[1]
 
 
 def _wide_batch(batch_size: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:

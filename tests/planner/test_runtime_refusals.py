@@ -12,7 +12,7 @@ import pytest
 from planner.errors import ExportError, InputError, PlannerError
 from planner.plan import Plan, Stage
 from planner.runtime import ExecutorKind, check_runnable, run
-from planner.workload import Recomputation, ReplicaMode
+from planner.workload import ReplicaMode
 
 PLAN = Plan(
     stages=(
@@ -55,7 +55,6 @@ REFUSED = [
         "stage 1 has a replica of several devices",
         "/stages/1/replicas",
     ),
-    (changed(1, recomputation=Recomputation.SELECTIVE), "recomputes the attention core", "/stages/1/recomputation"),
     (dataclasses.replace(PLAN, schedule="chimera"), "no schedule 'chimera': plan with 1f1b, custom", "/schedule"),
 ]
 REFUSED_BY_TORCH = [
