@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from planner.plan import Stage
 from planner.runtime.attention_core import recompute_cores
 from planner.runtime.program import LOSS_LAYER, TracedProgram
-from planner.runtime.shards import Shard, Shards
+from planner.runtime.shards import Shard, Shards, gather
 from planner.runtime.split import StageModule, split_layers
 from planner.workload import Recomputation
 
@@ -95,8 +95,7 @@ class LayerWeights:
         inputs = [tensor for tensor in read if tensor.requires_grad]
         if inputs:
             register_multi_grad_hook(inputs, lambda gradients: self._release())
-        for shard in self.shards:
-            shard.gather()
+        gather(self.shards)
         made = tuple(map(self._apart, compute(*read)))
         self._release()
         for tensor in made:
@@ -110,8 +109,7 @@ class LayerWeights:
         return tensor.clone() if tensor.untyped_storage().data_ptr() in storages else tensor
 
     def _before_backward(self, gradient: torch.Tensor) -> None:
-        for shard in self.shards:
-            shard.gather()
+        gather(self.shards)
 
     def _release(self) -> None:
         for shard in self.shards:

@@ -10,7 +10,7 @@ from torch import nn
 
 from planner.runtime.layered import Compute
 from planner.runtime.program import LossFunction
-from planner.runtime.shards import GRADIENTS, Shard
+from planner.runtime.shards import GRADIENTS, Shard, gather
 from planner.runtime.split import StageModule
 from planner.runtime.split_backward import WeightWork, input_gradients
 
@@ -92,8 +92,7 @@ class StagePasses:
     def backward_weight(self, microbatch: int) -> None:
         """Gradients of the weights, after `backward_input` of the same microbatch."""
         work = self._later.pop(microbatch, None)
-        for shard in self.shards:
-            shard.gather()
+        gather(self.shards)
         if isinstance(work, WeightWork):
             work.run()
         elif work is not None:
