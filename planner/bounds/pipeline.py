@@ -261,14 +261,20 @@ class _Division:
     def _on_type(self, r: int, kind: str) -> tuple[Array, Array, Array, Array]:
         """Forward, backward, tail, and whether the interval runs and fits, on one device type: the least of all levels.
 
-        A level counts for an interval only where it fits.
+        A level counts for an interval only where it fits. ZeRO 2 and 3 only where ZeRO 1 does not, which is never
+        slower: what they take off the tail they add to the passes.
         """
-        levels = [self._at_level(r, kind, level) for level in self.query.levels]
-        runs = np.logical_or.reduce([p[3] for p in levels])
-        if len(levels) == 1:
-            return levels[0]
+        priced = {level: self._at_level(r, kind, level) for level in self.query.levels}
+        if len(priced) == 1:
+            return next(iter(priced.values()))
+        runs = np.logical_or.reduce([p[3] for p in priced.values()])
+        counts = {level: p[3] | ~runs for level, p in priced.items()}
+        for level in priced:
+            frugal = Level(level.recomputation, 1)
+            if level.zero > 1 and frugal in priced:
+                counts[level] = counts[level] & ~priced[frugal][3]
         forward, backward, tail = (
-            np.minimum.reduce([np.where(p[3] | ~runs, p[k], np.inf) for p in levels]) for k in range(3)
+            np.minimum.reduce([np.where(counts[level], p[k], np.inf) for level, p in priced.items()]) for k in range(3)
         )
         return forward, backward, tail, runs
 

@@ -36,6 +36,7 @@ from planner.errors import InputError
 from planner.options import Objective
 from planner.schedules import SCHEDULES, PipelineShape, Placement
 from planner.schedules.placement import rank_at
+from planner.solvers.highs import Highs
 from planner.workload import ReplicaMode
 
 MOST_LAYERS = 512
@@ -53,7 +54,8 @@ class VirtualBound:
         return None
 
     def iteration_s(self, query: BoundQuery) -> float | None:
-        """Bound on the simulated iteration time; None where other plans are asked for as well."""
+        """Bound on the simulated iteration time; None where other plans are asked for as well, or without HiGHS (a
+        process of CBC for every program would take too long)."""
         return lowered(_least_s(query)) if _covers(query) else None
 
 
@@ -65,6 +67,7 @@ def _covers(query: BoundQuery) -> bool:
         and len(query.groups) == 1
         and len(query.problem.index) <= MOST_LAYERS
         and math.isfinite(query.iteration_upper_s)
+        and Highs().available()
         and all(SCHEDULES[name].placement in (Placement.LOOP, Placement.V) for name in query.schedules)
     )
 

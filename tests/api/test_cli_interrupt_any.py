@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 BUSY_S = 1.5
 """CPU seconds after which a search has begun (start-up takes about half of one)."""
 WORDS = {
+    "chain_dp": ("--replication", "none"),
     "exhaustive": ("--objective", "throughput"),
     "hierarchical_dp": ("--cost-model", "pipedream", "--objective", "throughput", "--replication", "none"),
     "ideal_dp": ("--objective", "throughput", "--replication", "none"),

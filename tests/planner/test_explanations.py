@@ -148,7 +148,7 @@ def test_every_remedy_is_a_plan_for_the_changed_problem(
     assert plan(one_less, QUICK).report.status is Status.INFEASIBLE
 
 
-@pytest.mark.parametrize("target", ["", "deepspeed", "runtime"])
+@pytest.mark.parametrize("target", ["", "deepspeed", "torch_pipelining"])
 def test_remedies_are_for_the_target(target: str) -> None:
     """Too much is kept in flight; a chain of modules that selective and full recomputation would help."""
     problem = chain_problem([L(f=1, b=2, p=1, a=10)] * 4, devices=2, microbatches=4, memory=18)
