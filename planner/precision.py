@@ -43,6 +43,8 @@ def precision_of(problem: Problem) -> Precision:
 def unknown_precision(problem: Problem) -> str:
     """What the bytes per parameter have that no training of ours holds, with the remedy; empty where they are known."""
     dtype, found = _dtype(problem), _bytes(problem)
+    if problem.training is not None and problem.training.offload_optimizer:
+        return "an optimizer state in the host's memory: keep it on the devices"
     if dtype not in TRAINED:
         return f"costs in {dtype}: use costs in {', '.join(TRAINED)}"
     known = _known(dtype)

@@ -175,12 +175,7 @@ class Target:
         return "" if self.serves else "inference"
 
     def _misfit_of_optimizer(self, problem: Problem) -> str:
-        training = problem.training
-        if not self.adamw or training is None:
-            return ""
-        if training.offload_optimizer:
-            return "an optimizer state in the host's memory: keep it on the devices"
-        return unknown_precision(problem)
+        return unknown_precision(problem) if self.adamw and problem.training is not None else ""
 
     def _misfits_of_cuts(self, plan: Plan, index: GraphIndex) -> Iterator[tuple[str, str]]:
         if self.cuts is Cuts.ANYWHERE:
@@ -213,8 +208,10 @@ class Target:
             mine, theirs = getattr(stage, decision.value), getattr(first, decision.value)
             if mine != theirs:
                 yield f"{decision.value} degree {mine}, stage 0 has {theirs}", decision.value
-        if not self.allows(Level(stage.recomputation, stage.zero, stage.reshard), dealt=dealt):
-            yield f"recomputation {stage.recomputation} and ZeRO stage {stage.zero}", "recomputation"
+        if stage.recomputation not in self.recomputations:
+            yield f"recomputation {stage.recomputation}", "recomputation"
+        elif not self.allows(Level(stage.recomputation, stage.zero, stage.reshard), dealt=dealt):
+            yield f"ZeRO stage {stage.zero}", "zero"
         if self.equal_levels and _level(stage) != _level(first):
             yield "another recomputation, ZeRO stage or resharding than stage 0", "recomputation"
 

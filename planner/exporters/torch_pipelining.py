@@ -27,7 +27,7 @@ from planner.plan import Plan
 from planner.problem import Problem
 from planner.result import SCHEMA_VERSION
 from planner.schedules import SCHEDULES, Placement
-from planner.targets import PART_SEPARATOR
+from planner.targets import PART_SEPARATOR, TARGETS
 
 ENGINE = "torch.distributed.pipelining"
 TORCH_SCHEDULES = {
@@ -62,6 +62,7 @@ def torch_document(context: ExportContext) -> dict[str, Any]:
     plan, index = context.plan, context.problem.index
     grid = grid_of(plan, ENGINE, virtual=SCHEDULES[plan.schedule].placement is not Placement.LINE)
     check_microbatches(plan, ENGINE)
+    _check_zero(plan)
     members = _members(plan)
     ordered = _in_execution_order(plan, index)
     return {
@@ -73,6 +74,18 @@ def torch_document(context: ExportContext) -> dict[str, Any]:
         "device_mesh": _mesh(plan, grid, members),
         "stages": [_stage(number, ids, grid, members, plan) for number, ids in enumerate(ordered)],
     }
+
+
+def _check_zero(plan: Plan) -> None:
+    """FSDP inside a pipeline divides the optimizer state alone (`planner.targets`)."""
+    known = TARGETS[TorchPipelining.name].zero
+    for number, stage in enumerate(plan.stages):
+        if stage.zero not in known:
+            raise ExportError(
+                f"stage {number} has ZeRO stage {stage.zero}, which {ENGINE} cannot express: its pipelines hold whole "
+                f"weights and gradients until the last microbatch; plan with --target {TorchPipelining.name}",
+                pointer=f"/stages/{number}/zero",
+            )
 
 
 def _members(plan: Plan) -> int:

@@ -70,7 +70,7 @@ TRAINERS = ("deepspeed", "megatron", "torchtitan")
             "stage 1 has another recomputation",
             "/stages/1/recomputation",
         ),
-        (with_stage(0, zero=2), "stage 0 has recomputation none and ZeRO stage 2", "/stages/0/recomputation"),
+        (with_stage(0, zero=2), "stage 0 has ZeRO stage 2", "/stages/0/zero"),
         (with_stage(1, tensor=2), "stage 1 has tensor degree 2, stage 0 has 1", "/stages/1/tensor"),
         (replace(PLAN, replica_mode=ReplicaMode.DEALT), "stage 0 deals whole microbatches", "/replica_mode"),
         (replace(PLAN, microbatch_size=1, num_microbatches=8), "stage 0 splits 1 samples", "/microbatch_size"),
@@ -82,6 +82,13 @@ def test_trainers_refuse(name: str, plan: Plan, words: str, pointer: str) -> Non
     fault = refused(name, plan)
     assert words in str(fault)
     assert fault.pointer == pointer
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_torch_refuses_what_fsdp_does_not_divide_inside_a_pipeline(zero: int) -> None:
+    fault = refused("torch_pipelining", with_stage(1, zero=zero))
+    assert f"stage 1 has ZeRO stage {zero}, which torch" in str(fault)
+    assert fault.pointer == "/stages/1/zero"
 
 
 @pytest.mark.parametrize("name", ["megatron", "torchtitan"])

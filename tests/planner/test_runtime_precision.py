@@ -94,11 +94,11 @@ def test_other_bytes_are_refused_with_those_that_run(dtype: str, sizes: tuple[fl
 def test_an_offloaded_optimizer_is_refused() -> None:
     problem = problem_in("float32", 4, 4, 8)
     assert isinstance(problem.workload, Training)
+    offloaded = problem.with_workload(replace(problem.workload, offload_optimizer=True))
+    with pytest.raises(ExportError, match="the host's memory: keep it on the devices"):
+        precision_of(offloaded)
     with pytest.raises(InputError, match="the host's memory: keep it on the devices"):
-        plan(
-            problem.with_workload(replace(problem.workload, offload_optimizer=True)),
-            SearchOptions(target="runtime"),
-        )
+        plan(offloaded, SearchOptions(target="runtime"))
 
 
 @pytest.mark.parametrize(("precision", "sizes"), [(MIXED, (2, 4, 12)), (HALF_GRADIENTS, (2, 2, 12)), (PURE, (2, 2, 4))])
