@@ -12,8 +12,7 @@ from planner.bounds.base import BoundQuery
 from planner.costs.memory import kept_bytes_per_microbatch
 from planner.costs.parts import StageParts, parts_of
 from planner.costs.stage import StageSetting, stage_memory
-from planner.schedules import PipelineShape, Schedule
-from planner.timeline import ActionKind
+from planner.schedules import ONE, PipelineShape, Schedule
 from planner.workload import Recomputation
 
 MOST_KINDS = 12
@@ -26,14 +25,6 @@ ROUNDING_BYTES = 8
 """Sizes of single layers are rounded up one by one."""
 ROOM = 1.001
 """How far above the known plan's time the program may go: what is above is no plan of interest."""
-
-CHANGE = {
-    ActionKind.FORWARD: 1,
-    ActionKind.BACKWARD: -1,
-    ActionKind.INPUT_GRADIENT: 0,
-    ActionKind.WEIGHT_GRADIENT: -1,
-}
-"""What an action adds to the microbatches that its stage holds."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -250,7 +241,7 @@ def moments_of(schedule: Schedule, shape: PipelineShape) -> Iterator[tuple[tuple
         live, most, moments = Counter[int](), Counter[int](), dict[int, dict[int, int]]()
         together = 0
         for action in worker.order:
-            live[action.stage] += CHANGE[action.kind]
+            live[action.stage] += ONE.change(action.kind)
             if live.total() > together:
                 together, moments[-1] = live.total(), dict(live)
             if live[action.stage] > most[action.stage]:

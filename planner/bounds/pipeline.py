@@ -104,6 +104,7 @@ def _open_rules(query: BoundQuery, batch: tuple[int, int]) -> list[IdleRule]:
 
 
 def is_chain_both_ways(query: BoundQuery) -> bool:
+    """Whether stages wait for each other in their order: forward, and in training backward as well."""
     index = query.problem.index
     trains = query.problem.training is not None
     return index.is_chain() and (not trains or all(carries_gradient(index, t) for t in range(len(index.tensors))))
@@ -262,7 +263,8 @@ class _Division:
         """Forward, backward, tail, and whether the interval runs and fits, on one device type: the least of all levels.
 
         A level counts for an interval only where it fits. ZeRO 2 and 3 only where ZeRO 1 does not, which is never
-        slower: what they take off the tail they add to the passes.
+        slower: a reduce-scatter (and two gathers) in M passes are as much as they take off the tail at least, and idle
+        time shrinks by those of K - 1 < M passes at most.
         """
         priced = {level: self._at_level(r, kind, level) for level in self.query.levels}
         if len(priced) == 1:

@@ -32,10 +32,8 @@ from planner.bounds._budget import Budget
 from planner.bounds._crowded import Crowd, Kinds, crowded_s
 from planner.bounds.base import BOUNDS, BoundQuery, lowered
 from planner.bounds.pipeline import is_chain_both_ways
-from planner.errors import InputError
 from planner.options import Objective
-from planner.schedules import SCHEDULES, PipelineShape, Placement
-from planner.schedules.placement import rank_at
+from planner.schedules import SCHEDULES, PipelineShape, Placement, is_legal, shape_on
 from planner.solvers.highs import Highs
 from planner.workload import ReplicaMode
 
@@ -79,16 +77,15 @@ class _Shape:
     busy_s: float
     batch: tuple[int, int]
     degree: int
-    ranks: int
-    stages: int
     schedule: str
+    pipeline: PipelineShape
 
 
 def _least_s(query: BoundQuery) -> float:
     """The least over all shapes, at most what a known plan takes; with what is known of them when time is over."""
     least, budget = query.iteration_upper_s, Budget(seed=query.seed)
     chain, kinds = is_chain_both_ways(query), dict[tuple[tuple[int, int], int], Kinds]()
-    for shape in sorted(_shapes(query), key=lambda shape: (shape.busy_s, shape.stages)):
+    for shape in sorted(_shapes(query), key=lambda shape: (shape.busy_s, shape.pipeline.num_stages)):
         if shape.busy_s >= least:
             break
         if query.expired():
@@ -96,7 +93,7 @@ def _least_s(query: BoundQuery) -> float:
         key = shape.batch, shape.degree
         if key not in kinds:
             kinds[key] = Kinds.of(query, *key)
-        crowd = Crowd(schedule=SCHEDULES[shape.schedule], shape=_pipeline(shape), kinds=kinds[key], in_a_chain=chain)
+        crowd = Crowd(schedule=SCHEDULES[shape.schedule], shape=shape.pipeline, kinds=kinds[key], in_a_chain=chain)
         least = min(least, max(shape.busy_s, crowded_s(crowd, query.iteration_upper_s, budget)))
     return least
 
@@ -117,27 +114,7 @@ def _of_ranks(query: BoundQuery, batch: tuple[int, int], degree: int, ranks: int
     for name in query.schedules:
         most = 2 if SCHEDULES[name].placement is Placement.V else len(query.problem.index) // ranks
         for per_rank in range(2, most + 1):
-            shape = _Shape(
-                busy_s=busy_s, batch=batch, degree=degree, ranks=ranks, stages=ranks * per_rank, schedule=name
-            )
-            if not _is_legal(shape):
+            pipeline = shape_on(SCHEDULES[name].placement, ranks, ranks * per_rank, batch[1])
+            if not is_legal(SCHEDULES[name], pipeline):
                 break  # the number of microbatches is wrong for all of them
-            yield shape
-
-
-def _is_legal(shape: _Shape) -> bool:
-    try:
-        SCHEDULES[shape.schedule].check(_pipeline(shape))
-    except InputError:
-        return False
-    return True
-
-
-def _pipeline(shape: _Shape) -> PipelineShape:
-    placement = SCHEDULES[shape.schedule].placement
-    return PipelineShape(
-        num_stages=shape.stages,
-        num_microbatches=shape.batch[1],
-        dealt=(1,) * shape.stages,
-        rank_of=tuple(rank_at(placement, stage, shape.ranks) for stage in range(shape.stages)),
-    )
+            yield _Shape(busy_s=busy_s, batch=batch, degree=degree, schedule=name, pipeline=pipeline)

@@ -71,9 +71,6 @@ def _remedies(context: SearchContext, reason: Infeasibility, clock: Clock) -> It
 def _planned(change: _Change, clock: Clock) -> tuple[Plan, Estimate] | None:
     """The best plan of a short search; where that runs out of time, the one that the memory question brings."""
     limit_s = max(SHORTEST_S, SHARE * clock.left_s())
-    target = target_of(change.options)
-    if target is not None and target.refusal(change.problem, change.options):
-        return None
     try:
         question = fewest_devices(change.problem, replace(change.options, time_limit_s=limit_s))
     except PlannerError:
@@ -83,6 +80,7 @@ def _planned(change: _Change, clock: Clock) -> tuple[Plan, Estimate] | None:
     found = replanned(change.problem, change.options, limit_s)
     if found is not None:
         return found.candidate.plan, found.estimate
+    target = target_of(change.options)
     if question.plan is None or (target is not None and target.misfit(question.plan, change.problem)):
         return None
     return question.plan, estimate_plan(change.problem, question.plan)

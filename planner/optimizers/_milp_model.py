@@ -22,7 +22,14 @@ import pulp
 
 from planner.costs.parts import carries_gradient
 from planner.optimizers._milp_partition import Linear, Partition
-from planner.optimizers._milp_prices import LARGEST_FIELDS, LATENCY_FIELDS, SHARED_FIELDS, Price, SettingPrices
+from planner.optimizers._milp_prices import (
+    LARGEST_FIELDS,
+    LATENCY_FIELDS,
+    SHARED_FIELDS,
+    Price,
+    SettingPrices,
+    shared_price,
+)
 from planner.options import Objective, SearchModel
 
 ALL_PASSES = 1000.0
@@ -215,15 +222,11 @@ class PartitionModel:
         for tied in self.problem.graph.tied:
             everyone = self.index.positions(tied.layers)
             trainable = [v for v in everyone if self.index.layers[v].trainable]
-            shares = (tied.parameter_bytes, tied.replicated_parameter_bytes, tied.expert_parameter_bytes)
             for names, members in zip(SHARED_FIELDS, (everyone, trainable), strict=True):
                 if len(members) > 1:
                     inside = [self._x(v, self.slots[s]) for v in members]
                     repeated = pulp.lpSum(inside) - self._at_least(self._new(), inside)
-                    price = Price()
-                    for field, share in zip(names, shares, strict=True):
-                        price = price.plus(unit(field), -float(share))
-                    terms.append((price, repeated))
+                    terms.append((Price().plus(shared_price(tied, names, unit), -1.0), repeated))
         return terms
 
     def _tied_tail(self, s: int) -> Linear:

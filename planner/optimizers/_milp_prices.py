@@ -7,7 +7,7 @@ when a volume is not zero. So the cost model itself is asked what one unit of a 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -18,6 +18,7 @@ from planner.costs.compute import CANNOT_RUN_S, LayerPrices
 from planner.costs.memory import memory_bytes, total_bytes
 from planner.costs.parts import StageParts, parts_of
 from planner.costs.stage import StageSetting, stage_seconds, tied_all_reduce_s
+from planner.graph import TiedParameters
 from planner.optimizers.base import SearchContext
 from planner.options import Objective
 from planner.schedules import SCHEDULES, PipelineShape
@@ -286,14 +287,20 @@ def _overhead_s(prices: SettingPrices) -> float:
 
 def _tied_passes(prices: SettingPrices) -> float:
     """The most that sharing parameters inside a stage can take off the passes (ZeRO gathers and scatters them once)."""
-    seconds = 0.0
+    most = Price()
     for tied in prices.problem.graph.tied:
-        shares = (tied.parameter_bytes, tied.replicated_parameter_bytes, tied.expert_parameter_bytes)
         for names in SHARED_FIELDS:
-            for field, share in zip(names, shares, strict=True):
-                unit = prices.unit(field)
-                seconds += (len(tied.layers) - 1) * share * (unit.forward_s + unit.backward_s)
-    return max(0.0, seconds)
+            most = most.plus(shared_price(tied, names, prices.unit), len(tied.layers) - 1)
+    return max(0.0, most.forward_s + most.backward_s)
+
+
+def shared_price(tied: TiedParameters, names: Sequence[str], unit: Callable[[str], Price]) -> Price:
+    """What one copy of shared parameters costs in the parts `names` (of `SHARED_FIELDS`)."""
+    shares = (tied.parameter_bytes, tied.replicated_parameter_bytes, tied.expert_parameter_bytes)
+    total = Price()
+    for name, share in zip(names, shares, strict=True):
+        total = total.plus(unit(name), float(share))
+    return total
 
 
 def _nothing() -> StageParts:

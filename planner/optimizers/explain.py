@@ -12,7 +12,7 @@ from planner.optimizers._links import unlike_devices
 from planner.optimizers.base import SearchContext, divisors, mixes_devices
 from planner.options import Replication
 from planner.result import Infeasibility
-from planner.schedules import SCHEDULES, PipelineShape, rank_at
+from planner.schedules import SCHEDULES, shape_on
 from planner.workload import ReplicaMode
 
 
@@ -117,13 +117,7 @@ def _objection(schedule: str, groups: int, num_microbatches: int) -> str:
     """What the schedule says of two stages on each group; empty where that is legal, or there is one group."""
     if groups < 2:
         return ""
-    placement, stages = SCHEDULES[schedule].placement, 2 * groups
-    shape = PipelineShape(
-        num_stages=stages,
-        num_microbatches=num_microbatches,
-        dealt=(1,) * stages,
-        rank_of=tuple(rank_at(placement, stage, groups) for stage in range(stages)),
-    )
+    shape = shape_on(SCHEDULES[schedule].placement, groups, 2 * groups, num_microbatches)
     try:
         SCHEDULES[schedule].check(shape)
     except InputError as fault:

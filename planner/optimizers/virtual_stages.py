@@ -27,7 +27,6 @@ from planner.costs.communication import Group
 from planner.costs.holding import Holding
 from planner.costs.intervals import Array
 from planner.costs.objective import objective_s
-from planner.errors import InputError
 from planner.joint import spreads_experts
 from planner.optimizers._chain_settings import asked_of
 from planner.optimizers._chain_space import ChainSpace, device_classes
@@ -35,7 +34,7 @@ from planner.optimizers._virtual_levels import Rooms, Shape, shard_of, uniform_p
 from planner.optimizers.base import OPTIMIZERS, Candidate, Outcome, SearchContext, divisors
 from planner.options import Level, Objective, Replication
 from planner.plan import Plan, Stage
-from planner.schedules import SCHEDULES, PipelineShape, Placement
+from planner.schedules import SCHEDULES, PipelineShape, Placement, is_legal, shape_on
 from planner.verify import priced_and_verified
 from planner.workload import ReplicaMode
 
@@ -185,7 +184,7 @@ def _trials(shape: Shape, names: list[str]) -> Iterator[_Trial]:
     cuts = _cuts(shape)
     for name in names if cuts else ():
         assert cuts is not None
-        if not _is_legal(name, _pipeline(shape)):
+        if not is_legal(SCHEDULES[name], _pipeline(shape)):
             continue
         rooms = Rooms(shape, cuts, Holding(SCHEDULES[name], _pipeline(shape)))
         choices = [levels for shard in rooms.shards() if (levels := rooms.levels(shard, shape.limit)) is not None]
@@ -195,22 +194,9 @@ def _trials(shape: Shape, names: list[str]) -> Iterator[_Trial]:
             yield _Trial(shape=shape, cuts=cuts, schedule=name, rooms=rooms, levels=levels, estimate_s=estimate_s)
 
 
-def _is_legal(schedule: str, pipeline: PipelineShape) -> bool:
-    try:
-        SCHEDULES[schedule].check(pipeline)
-    except InputError:
-        return False
-    return True
-
-
 def _pipeline(shape: Shape) -> PipelineShape:
     """The shape as schedules see it."""
-    return PipelineShape(
-        num_stages=shape.stages,
-        num_microbatches=shape.space.num_microbatches,
-        dealt=(1,) * shape.stages,
-        rank_of=tuple(map(shape.rank, range(shape.stages))),
-    )
+    return shape_on(shape.placement, shape.ranks, shape.stages, shape.space.num_microbatches)
 
 
 def _candidate(context: SearchContext, trial: _Trial) -> Candidate | None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from planner.errors import InputError
 from planner.registry import Registry
-from planner.schedules.placement import Placement
+from planner.schedules.placement import Placement, rank_at
 from planner.timeline import Action, ActionKind
 
 
@@ -109,6 +110,25 @@ class Schedule(Protocol):
 
 
 SCHEDULES: Registry[Schedule] = Registry("schedule", "planner.schedules")
+
+
+def shape_on(placement: Placement, ranks: int, num_stages: int, num_microbatches: int) -> PipelineShape:
+    """Training in so many stages on so many ranks; nothing is dealt."""
+    return PipelineShape(
+        num_stages=num_stages,
+        num_microbatches=num_microbatches,
+        dealt=(1,) * num_stages,
+        rank_of=tuple(rank_at(placement, stage, ranks) for stage in range(num_stages)),
+    )
+
+
+def is_legal(schedule: Schedule, shape: PipelineShape) -> bool:
+    """Whether the schedule has this shape."""
+    try:
+        schedule.check(shape)
+    except InputError:
+        return False
+    return True
 
 
 def one_worker_per_replica(shape: PipelineShape, order: _StageOrder) -> tuple[Worker, ...]:
